@@ -1,0 +1,300 @@
+package transport
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/congestion"
+	"github.com/goroce/goroce/mr"
+	"github.com/goroce/goroce/qp"
+)
+
+// Config is what an engine is given. All fields are required.
+type Config struct {
+	// Local is the address that all packets leave from.
+	Local netip.Addr
+	// SrcPort is the UDP source port of the link.
+	SrcPort uint16
+	// Random is the source of queue pair numbers; same values, same packets.
+	Random func() uint32
+	// Congestion makes the controller of each queue pair.
+	Congestion congestion.Factory
+	// OnEvent takes asynchronous events. It must not call the engine.
+	OnEvent func(Event)
+	// MaxQP bounds the number of queue pairs.
+	MaxQP int
+}
+
+// What the engine refuses.
+var (
+	ErrTooManyQPs = errors.New("transport: the device has its maximum of queue pairs; destroy some or raise MaxQP")
+	ErrType       = errors.New("transport: this queue pair type is not supported; use RC")
+	ErrFamily     = errors.New("transport: the peer's address and the device's are not of one family; both must be IPv4 or both IPv6")
+	ErrDestroyed  = errors.New("transport: the queue pair was destroyed")
+)
+
+// quota is how many packets one queue pair may send before the next gets its
+// turn.
+const quota = 16
+
+// Engine runs the queue pairs of one shard. It belongs to one owner at a time.
+type Engine struct {
+	cfg      Config
+	qps      map[bth.QPN]*QP
+	nextQPN  bth.QPN
+	ready    fifo // pairs that may have something to send
+	timers   timers
+	Counters Counters
+
+	in  bth.Packet // the packet being received
+	out bth.Packet // the packet being built
+}
+
+// New returns an engine without queue pairs.
+func New(cfg Config) *Engine {
+	return &Engine{cfg: cfg, qps: make(map[bth.QPN]*QP), nextQPN: bth.QPN(cfg.Random())}
+}
+
+// Create makes a queue pair in RESET with a number of its own. Numbers are
+// handed out in turn from a random start, so that one that was destroyed comes
+// back as late as possible.
+func (e *Engine) Create(pd *mr.Domain, c qp.Config) (*QP, error) {
+	if c.Type != qp.RC {
+		return nil, ErrType
+	}
+	if len(e.qps) >= e.cfg.MaxQP {
+		return nil, ErrTooManyQPs
+	}
+	for {
+		e.nextQPN = (e.nextQPN + 1) & 0xFFFFFF
+		// 0 and 1 are the management pairs, rxe's start at 16, the last is multicast.
+		if e.nextQPN >= 16 && e.nextQPN != bth.QPNMulticast && e.qps[e.nextQPN] == nil {
+			break
+		}
+	}
+	q := newQP(qp.New(e.nextQPN, pd, c))
+	e.qps[q.QPN] = q
+	pd.Retain()
+	return q, nil
+}
+
+// Destroy ends a queue pair. Its outstanding work requests vanish without
+// completions.
+func (e *Engine) Destroy(q *QP) {
+	if e.qps[q.QPN] != q {
+		return
+	}
+	delete(e.qps, q.QPN)
+	e.timers.remove(q)
+	q.reset()
+	q.Attr.State = qp.Reset
+	q.Domain.Release()
+}
+
+// Len returns the number of queue pairs.
+func (e *Engine) Len() int { return len(e.qps) }
+
+// PostSend posts a send work request and makes the pair ready to transmit.
+func (e *Engine) PostSend(now time.Duration, q *QP, wr *qp.SendWR) error {
+	if e.qps[q.QPN] != q {
+		return ErrDestroyed
+	}
+	if err := q.PostSend(wr); err != nil {
+		return err
+	}
+	if q.Attr.State == qp.Err {
+		e.flush(q)
+		return nil
+	}
+	e.kick(q)
+	return nil
+}
+
+// PostRecv posts a receive work request.
+func (e *Engine) PostRecv(q *QP, wr *qp.RecvWR) error {
+	if e.qps[q.QPN] != q {
+		return ErrDestroyed
+	}
+	if err := q.PostRecv(wr); err != nil {
+		return err
+	}
+	if q.Attr.State == qp.Err {
+		e.flush(q)
+	}
+	return nil
+}
+
+// Receive handles one datagram: parse, find the pair, check, hand on. It does
+// a bounded amount of work and never keeps the datagram's bytes.
+func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
+	p := &e.in
+	if err := p.Parse(d.Data); err != nil {
+		e.Counters[parseDrop(err)]++
+		return
+	}
+	info := p.Opcode.Info()
+	q := e.qps[p.DestQP]
+	if drop := e.admit(q, p, info, d); drop != admitted {
+		e.Counters[drop]++
+		return
+	}
+	e.Counters[RcvdPkts]++
+	e.Counters[RcvdBytes] += uint64(len(d.Data) + bth.ICRCLen)
+	if d.CongestionExperienced() {
+		e.Counters[CERcvd]++
+	}
+	switch {
+	case info.Transport == bth.CNPClass:
+		e.Counters[CNPHandled]++
+		q.ctl.Notified(now)
+	case info.Request:
+		e.request(q, p, info)
+	default:
+		e.response(now, q, p, info)
+	}
+	e.kick(q)
+}
+
+// admitted is no counter: the packet may go on.
+const admitted = numCounters
+
+// admit makes the checks that come before any protocol state (IBA 9.6.1) and
+// returns the counter of the first that failed.
+func (e *Engine) admit(q *QP, p *bth.Packet, info *bth.Info, d *bth.Datagram) Counter {
+	switch {
+	case q == nil:
+		return DropQPN
+	case info.Transport != q.Type.Transport() && info.Transport != bth.CNPClass:
+		return DropTransport
+	case info.Request && !q.Attr.State.CanReceive(), !info.Request && !q.Attr.State.CanSend():
+		return DropState
+	case d.Src != q.peer || d.Dst != e.cfg.Local:
+		return DropAddress
+	case !bth.PKeyDefault.Matches(p.PKey):
+		return DropPKey
+	}
+	return admitted
+}
+
+func parseDrop(err error) Counter {
+	switch err {
+	case bth.ErrOpcode:
+		return DropOpcode
+	case bth.ErrVersion:
+		return DropVersion
+	case bth.ErrPad:
+		return DropPad
+	case bth.ErrPayload:
+		return DropPayload
+	}
+	return DropTruncated
+}
+
+// Timers handles all deadlines up to now.
+func (e *Engine) Timers(now time.Duration) {
+	for len(e.timers) > 0 && e.timers[0].wakeAt <= now {
+		q := e.timers.pop()
+		e.expire(now, q)
+		e.timers.set(q, q.deadline())
+	}
+}
+
+// Deadline returns when Timers has to be called next; ok is false when no timer
+// runs. It may be earlier than anything happens, never later.
+func (e *Engine) Deadline() (at time.Duration, ok bool) {
+	if len(e.timers) == 0 {
+		return 0, false
+	}
+	return e.timers[0].wakeAt, true
+}
+
+// Pending reports whether Transmit may have something to send.
+func (e *Engine) Pending() bool { return e.ready.n > 0 }
+
+// Transmit fills the burst with the next packets of the ready pairs, in turn.
+// When it leaves room, nothing is left to send for now.
+func (e *Engine) Transmit(now time.Duration, b *bth.Burst) {
+	for b.Free() > 0 {
+		q := e.ready.pop()
+		if q == nil {
+			return
+		}
+		if e.transmit(now, q, b) {
+			e.ready.push(q)
+		}
+		e.timers.set(q, q.deadline())
+	}
+}
+
+// transmit sends up to a quota of q's packets, answers first: a peer waits for
+// them. It reports whether there may be more.
+func (e *Engine) transmit(now time.Duration, q *QP, b *bth.Burst) (more bool) {
+	for range quota {
+		if b.Free() == 0 {
+			return true
+		}
+		if !e.sendResponse(q, b) && !e.sendRequest(now, q, b) {
+			return false
+		}
+	}
+	return true
+}
+
+// kick makes q ready to transmit, and its timer as early as it has to be.
+func (e *Engine) kick(q *QP) {
+	e.ready.push(q)
+	e.timers.set(q, q.deadline())
+}
+
+// frame encodes the packet that was built in e.out into the burst.
+func (e *Engine) frame(q *QP, f *bth.Frame, payload []byte) {
+	e.out.PadCount = bth.Pad(len(payload))
+	f.Path, f.Payload = &q.path, payload
+	f.SetHeaders(&e.out)
+	e.Counters[SentPkts]++
+	e.Counters[SentBytes] += uint64(f.Len())
+}
+
+// header starts the packet in e.out.
+func (e *Engine) header(q *QP, op bth.Opcode, psn bth.PSN) *bth.Packet {
+	// MigReq is 1 without path migration; some NICs take 0 for a migration
+	// and fall into a slow path.
+	e.out.BTH = bth.BTH{Opcode: op, MigReq: true, PKey: bth.PKeyDefault, DestQP: q.Attr.DestQPN, PSN: psn}
+	return &e.out
+}
+
+// fifo is an intrusive queue of pairs; a pair is in it at most once.
+type fifo struct {
+	first, last *QP
+	n           int
+}
+
+func (f *fifo) push(q *QP) {
+	if q.queued {
+		return
+	}
+	q.queued, q.nextReady = true, nil
+	if f.last == nil {
+		f.first = q
+	} else {
+		f.last.nextReady = q
+	}
+	f.last = q
+	f.n++
+}
+
+func (f *fifo) pop() *QP {
+	q := f.first
+	if q == nil {
+		return nil
+	}
+	f.first = q.nextReady
+	if f.first == nil {
+		f.last = nil
+	}
+	q.queued, q.nextReady = false, nil
+	f.n--
+	return q
+}

@@ -1,0 +1,41 @@
+package transport
+
+import (
+	"fmt"
+
+	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/cq"
+)
+
+// EventType is the kind of an asynchronous event; values as in the verbs API.
+type EventType uint8
+
+// The events.
+const (
+	EventCQErr       EventType = 0
+	EventQPFatal     EventType = 1
+	EventQPReqErr    EventType = 2
+	EventQPAccessErr EventType = 3
+	EventCommEst     EventType = 4
+	EventSQDrained   EventType = 5
+)
+
+var eventNames = map[EventType]string{
+	EventCQErr: "CQ_ERR", EventQPFatal: "QP_FATAL", EventQPReqErr: "QP_REQ_ERR", EventQPAccessErr: "QP_ACCESS_ERR",
+	EventCommEst: "COMM_EST", EventSQDrained: "SQ_DRAINED",
+}
+
+// String returns the verbs name of the event.
+func (t EventType) String() string {
+	if n, ok := eventNames[t]; ok {
+		return n
+	}
+	return fmt.Sprintf("event %d", uint8(t))
+}
+
+// Event is an asynchronous event (IBA 11.6.3).
+type Event struct {
+	Type EventType
+	QPN  bth.QPN   // of the queue pair concerned
+	CQ   *cq.Queue // with EventCQErr
+}

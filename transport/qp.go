@@ -1,0 +1,170 @@
+package transport
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/congestion"
+	"github.com/goroce/goroce/cq"
+	"github.com/goroce/goroce/qp"
+)
+
+// QP is the engine's record of a queue pair: the pair itself and the state of
+// its requester and responder.
+type QP struct {
+	*qp.Pair
+	path bth.Path
+	peer netip.Addr // path.Dst without zone, as received packets have it
+	ctl  congestion.Controller
+	req  requester
+	rsp  responder
+
+	commEst   bool // COMM_EST was raised
+	drained   bool // SQ_DRAINED was raised since SQD was entered
+	queued    bool
+	nextReady *QP
+	wakeAt    time.Duration
+	timerPos  int // in the heap, -1 when not
+}
+
+func newQP(p *qp.Pair) *QP {
+	q := &QP{Pair: p, timerPos: -1}
+	q.reset()
+	return q
+}
+
+// reset clears queues and protocol state, as RESET does.
+func (q *QP) reset() {
+	q.ClearQueues()
+	q.req = requester{ackTimer: never, rnrTimer: never}
+	q.rsp = responder{}
+	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
+	q.commEst, q.drained = false, false
+}
+
+// Modify changes attributes and state (IBA 11.2.5.2). It applies the whole call
+// or nothing.
+func (e *Engine) Modify(now time.Duration, q *QP, a *qp.Attr, mask qp.AttrMask) error {
+	if e.qps[q.QPN] != q {
+		return ErrDestroyed
+	}
+	if mask&qp.AttrAV != 0 && (a.AV.DGID.Is4() || a.AV.DGID.Is4In6()) != e.cfg.Local.Is4() {
+		return ErrFamily
+	}
+	from := q.Attr.State
+	if err := q.Pair.Modify(a, mask); err != nil {
+		return err
+	}
+	if mask&qp.AttrAV != 0 {
+		e.setPath(q)
+	}
+	if q.Attr.State != from {
+		e.entered(now, q, from)
+	}
+	e.kick(q)
+	return nil
+}
+
+// entered does what a change of state means.
+func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
+	switch q.Attr.State {
+	case qp.Reset:
+		q.reset()
+	case qp.RTR:
+		q.ctl = e.cfg.Congestion(q.Attr.PathMTU)
+		q.rsp.start(&q.Attr)
+	case qp.RTS:
+		if from == qp.RTR {
+			q.req.start(&q.Attr, q.ctl.Window())
+		}
+	case qp.SQD:
+		q.drained = false
+		e.checkDrained(q)
+	case qp.Err:
+		q.rsp.queue.clear()
+		e.flush(q)
+	}
+}
+
+func (e *Engine) setPath(q *QP) {
+	av := q.Attr.AV
+	q.path = bth.Path{
+		Src: e.cfg.Local, Dst: av.DGID.Unmap(), SrcPort: e.cfg.SrcPort,
+		TrafficClass: av.TrafficClass, HopLimit: av.HopLimit,
+	}
+	q.peer = q.path.Dst.WithZone("")
+}
+
+// deadline returns the earlier of the pair's timers.
+func (q *QP) deadline() time.Duration { return min(q.req.ackTimer, q.req.rnrTimer) }
+
+// fail moves the pair to ERR and flushes everything. The completion of the work
+// request that failed has been pushed by the caller.
+func (e *Engine) fail(q *QP) {
+	q.Attr.State = qp.Err
+	e.flush(q)
+}
+
+// flush completes all work requests with WRFlushErr, in order, signaled or not
+// (IBA 10.3.1.7).
+func (e *Engine) flush(q *QP) {
+	q.req.ackTimer, q.req.rnrTimer = never, never
+	for q.SQ.Len() > 0 {
+		w := q.SQ.At(q.SQ.Head())
+		e.pushSend(q, w, &cq.WC{Status: cq.WRFlushErr})
+	}
+	q.req.cur = q.SQ.Tail()
+	if q.rsp.haveRecv {
+		q.rsp.haveRecv = false
+		e.pushRecv(q, &cq.WC{ID: q.rsp.recv.ID, Status: cq.WRFlushErr}, false)
+	}
+	for q.RQ.Len() > 0 {
+		id := q.RQ.At(q.RQ.Head()).ID
+		q.RQ.Retire()
+		e.pushRecv(q, &cq.WC{ID: id, Status: cq.WRFlushErr}, false)
+	}
+}
+
+// pushSend retires the oldest send work request with the completion wc.
+func (e *Engine) pushSend(q *QP, w *qp.SendWQE, wc *cq.WC) {
+	wc.ID, wc.QPN, wc.Opcode = w.ID, q.QPN, w.Op.WCOpcode()
+	q.SQ.Retire()
+	e.push(q, q.SendCQ, wc, false)
+}
+
+func (e *Engine) pushRecv(q *QP, wc *cq.WC, solicited bool) {
+	wc.QPN = q.QPN
+	e.push(q, q.RecvCQ, wc, solicited)
+}
+
+// push adds a completion. A full queue loses it, is in error from then on, and
+// takes the pair with it (IBA 10.7.2).
+func (e *Engine) push(q *QP, c *cq.Queue, wc *cq.WC, solicited bool) {
+	was := c.Overflowed()
+	if c.Push(wc, solicited) {
+		return
+	}
+	e.Counters[CQOverflow]++
+	if !was {
+		e.cfg.OnEvent(Event{Type: EventCQErr, QPN: q.QPN, CQ: c})
+	}
+	if q.Attr.State != qp.Err {
+		e.cfg.OnEvent(Event{Type: EventQPFatal, QPN: q.QPN})
+		e.fail(q)
+	}
+}
+
+// checkDrained raises SQ_DRAINED once the started work requests are complete.
+func (e *Engine) checkDrained(q *QP) {
+	if q.Attr.State != qp.SQD || q.drained {
+		return
+	}
+	if q.SQ.Len() > 0 && q.SQ.At(q.SQ.Head()).Track.Packets > 0 {
+		return
+	}
+	q.drained = true
+	if q.Attr.EnSQDNotify {
+		e.cfg.OnEvent(Event{Type: EventSQDrained, QPN: q.QPN})
+	}
+}

@@ -1,0 +1,299 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/cq"
+	"github.com/goroce/goroce/mr"
+	"github.com/goroce/goroce/qp"
+)
+
+// requester is the sending side of a queue pair. Its work requests lie in the
+// send queue; each takes a run of PSNs:
+//
+//	SQ:   [ done ][ answered in part ][ being sent ][ waiting … ]
+//	PSN:              una ─────────────── next ──── max
+//
+// una is the oldest PSN without an answer, next the one to send, max one past
+// the highest ever sent. Going back sets next to una and nothing else: what to
+// send at a PSN follows from the work request that owns it.
+type requester struct {
+	una, next, max bth.PSN
+	cur            uint64 // counter of the work request that next falls into
+	reads          int    // READ requests and atomics sent and unanswered
+	sinceAck       int    // packets since the last AckReq
+
+	window   int // packets, as the controller gave it at the start
+	chunk    int // packets that one READ request asks for at most
+	ackEvery int // packets between AckReqs inside a message
+
+	retries, rnrRetries uint8
+	wentBack            bool // already resending from una; no second time before progress or timeout
+
+	ackTimer, rnrTimer time.Duration // deadlines
+
+	// A local error waits until all older work requests are complete.
+	failed   cq.Status
+	failedAt uint64
+}
+
+// ackInterval is the most packets between two AckReqs: a peer acknowledges only
+// when asked, and its answers open the window.
+const ackInterval = 32
+
+func (r *requester) start(a *qp.Attr, window int) {
+	*r = requester{
+		una: a.SQPSN, next: a.SQPSN, max: a.SQPSN, cur: r.cur,
+		window: window, ackEvery: max(1, min(ackInterval, window/4)),
+		retries: a.RetryCount, rnrRetries: a.RNRRetry,
+		ackTimer: never, rnrTimer: never,
+	}
+	// A long READ is asked for in pieces, each a READ request of its own, so
+	// that its responses never exceed the window. Two pieces overlap if the
+	// peer takes two requests at a time.
+	r.chunk = max(1, window/2)
+	if a.MaxRDAtomic < 2 {
+		r.chunk = window
+	}
+}
+
+// sendRequest sends the next request packet. It returns false when there is
+// nothing to send, or when it has to wait for an answer or a timer.
+func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
+	r := &q.req
+	if !q.Attr.State.CanSend() || r.rnrTimer != never || r.cur == q.SQ.Tail() || r.failed != 0 {
+		return false
+	}
+	w := q.SQ.At(r.cur)
+	if w.Track.Packets == 0 && !e.begin(now, q, w) {
+		return false
+	}
+	k := r.next.Sub(w.Track.First)
+	n := 1
+	if w.Op == qp.RDMARead {
+		n = min(w.Track.Packets, (k/r.chunk+1)*r.chunk) - k
+	}
+	if inFlight := r.next.Sub(r.una); inFlight > 0 && inFlight+n > q.ctl.Window() {
+		return false
+	}
+	if w.Op.Answered() && r.reads >= int(q.Attr.MaxRDAtomic) {
+		return false
+	}
+	if status := e.build(q, w, k, n, b); status != cq.Success {
+		e.failLocal(q, status)
+		return false
+	}
+	e.sent(now, q, w, n)
+	return true
+}
+
+// begin starts a work request: it checks what can be checked before the first
+// packet and assigns PSNs. It returns false when the request has to wait or has
+// failed.
+func (e *Engine) begin(now time.Duration, q *QP, w *qp.SendWQE) bool {
+	r := &q.req
+	if q.Attr.State == qp.SQD || w.Flags&qp.Fence != 0 && r.reads > 0 {
+		return false
+	}
+	if w.Op.Answered() && q.Attr.MaxRDAtomic == 0 {
+		e.failLocal(q, cq.LocQPOpErr) // it could never start
+		return false
+	}
+	// The sink of a READ or atomic is checked when the answer comes: a wrong
+	// remote key then wins over a wrong local one, as on NICs.
+	if !w.Op.Answered() && w.Inline == nil && q.Domain.Check(w.SGE, 0) != 0 {
+		e.failLocal(q, cq.LocProtErr)
+		return false
+	}
+	w.Track = qp.Track{First: r.max, Packets: packets(uint64(w.Length), q.Attr.PathMTU)}
+	if w.Op.Atomic() {
+		w.Track.Packets = 1
+	}
+	return true
+}
+
+// packets returns how many packets, and so PSNs, a message takes.
+func packets(length uint64, mtu int) int {
+	return max(1, int((length+uint64(mtu)-1)/uint64(mtu)))
+}
+
+// build puts packet k of the work request into the burst; for a READ, the
+// request for n response packets from k on.
+func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
+	f := b.Next()
+	mtu := q.Attr.PathMTU
+	off := uint64(k) * uint64(mtu)
+	pos := position(k, w.Track.Packets)
+	p := e.header(q, requestOpcode(w.Op, pos), q.req.next)
+	p.AckReq = pos.Ends() || q.req.sinceAck+1 >= q.req.ackEvery
+	var payload []byte
+	switch w.Op {
+	case qp.RDMARead:
+		length := min(uint64(w.Length), off+uint64(n)*uint64(mtu)) - off
+		p.RETH = bth.RETH{VA: w.RemoteAddr + off, RKey: w.RKey, Length: uint32(length)}
+	case qp.CmpSwap:
+		p.Atomic = bth.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.Swap, Compare: w.CompareAdd}
+	case qp.FetchAdd:
+		p.Atomic = bth.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.CompareAdd}
+	default:
+		var fault mr.Fault
+		payload, fault = gather(q, w, off, min(uint64(mtu), uint64(w.Length)-off), b)
+		if fault != 0 {
+			b.Drop()
+			return cq.LocProtErr
+		}
+		p.RETH = bth.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.Length}
+		p.Imm = w.Imm
+		p.Solicited = w.Flags&qp.Solicited != 0 && pos.Ends() && (w.Op != qp.RDMAWrite)
+	}
+	e.frame(q, f, payload)
+	return cq.Success
+}
+
+// gather returns n bytes of the message from off: the registered memory itself
+// where they lie in one piece, else a copy.
+func gather(q *QP, w *qp.SendWQE, off, n uint64, b *bth.Burst) ([]byte, mr.Fault) {
+	if n == 0 {
+		return nil, 0
+	}
+	if w.Inline != nil {
+		// The slot of an inline request is reused once it completes, which can
+		// be before the burst is sealed: copy.
+		return append(b.Scratch(int(n))[:0], w.Inline[off:off+n]...), 0
+	}
+	piece, fault := q.Domain.Piece(w.SGE, off, n, 0)
+	if fault != 0 || uint64(len(piece)) == n {
+		return piece, fault
+	}
+	s := b.Scratch(int(n))
+	return s, q.Domain.Gather(s, w.SGE, off)
+}
+
+func position(k, n int) bth.Position {
+	switch {
+	case n == 1:
+		return bth.Only
+	case k == 0:
+		return bth.First
+	case k == n-1:
+		return bth.Last
+	}
+	return bth.Middle
+}
+
+// requestOpcode returns the RC opcode of a packet by operation and position.
+func requestOpcode(op qp.Op, pos bth.Position) bth.Opcode {
+	switch op {
+	case qp.RDMARead:
+		return bth.ReadRequest
+	case qp.CmpSwap:
+		return bth.CmpSwap
+	case qp.FetchAdd:
+		return bth.FetchAdd
+	}
+	return segmentOpcodes[op][pos]
+}
+
+// segmentOpcodes is indexed by operation and position.
+var segmentOpcodes = [...][4]bth.Opcode{
+	qp.RDMAWrite:    {bth.Only: bth.WriteOnly, bth.First: bth.WriteFirst, bth.Middle: bth.WriteMiddle, bth.Last: bth.WriteLast},
+	qp.RDMAWriteImm: {bth.Only: bth.WriteOnlyImm, bth.First: bth.WriteFirst, bth.Middle: bth.WriteMiddle, bth.Last: bth.WriteLastImm},
+	qp.Send:         {bth.Only: bth.SendOnly, bth.First: bth.SendFirst, bth.Middle: bth.SendMiddle, bth.Last: bth.SendLast},
+	qp.SendImm:      {bth.Only: bth.SendOnlyImm, bth.First: bth.SendFirst, bth.Middle: bth.SendMiddle, bth.Last: bth.SendLastImm},
+}
+
+// sent moves on after a packet that took n PSNs.
+func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
+	r := &q.req
+	r.sinceAck++
+	if e.out.AckReq {
+		r.sinceAck = 0
+	}
+	if w.Op.Answered() {
+		r.reads++
+	}
+	r.next = r.next.Add(n)
+	if r.max.Before(r.next) {
+		r.max = r.next
+	} else {
+		e.Counters[RetransmittedPkts]++
+	}
+	if r.next == w.Track.First.Add(w.Track.Packets) {
+		r.cur++
+	}
+	if r.ackTimer == never {
+		r.startAckTimer(now, &q.Attr)
+	}
+}
+
+// startAckTimer starts the local ACK timer anew if anything is unanswered.
+func (r *requester) startAckTimer(now time.Duration, a *qp.Attr) {
+	r.ackTimer = never
+	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.next) {
+		r.ackTimer = now + t
+	}
+}
+
+// goBack resends from the oldest unanswered PSN. It costs one retry; with none
+// left the oldest work request fails.
+func (e *Engine) goBack(now time.Duration, q *QP) {
+	r := &q.req
+	if r.retries == 0 {
+		e.Counters[RetryExceeded]++
+		e.failOldest(q, cq.RetryExcErr, 0)
+		return
+	}
+	r.retries--
+	r.wentBack = true
+	q.ctl.Lost(now)
+	e.rewind(q)
+	r.ackTimer = never // started again with the first packet
+}
+
+// rewind sets next to una.
+func (e *Engine) rewind(q *QP) {
+	r := &q.req
+	r.next, r.cur, r.reads, r.sinceAck = r.una, q.SQ.Head(), 0, 0
+}
+
+// expire handles the pair's timers that are due.
+func (e *Engine) expire(now time.Duration, q *QP) {
+	r := &q.req
+	if r.rnrTimer <= now {
+		r.rnrTimer = never
+		e.ready.push(q)
+	}
+	if r.ackTimer <= now {
+		e.Counters[LocalAckTimeout]++
+		e.goBack(now, q)
+		r.wentBack = false // a NAK for what is resent now is news
+		e.ready.push(q)
+	}
+}
+
+// failLocal notes an error found in the work request that is to be sent. It
+// takes effect when all older ones are complete: an error on one work request
+// implies the success of those before it (IBA 10.7.3).
+func (e *Engine) failLocal(q *QP, s cq.Status) {
+	q.req.failed, q.req.failedAt = s, q.req.cur
+	e.checkFailed(q)
+}
+
+// checkFailed lets a waiting local error take effect once it is the oldest.
+func (e *Engine) checkFailed(q *QP) {
+	if q.req.failed != 0 && q.req.failedAt == q.SQ.Head() && q.SQ.Len() > 0 {
+		e.failOldest(q, q.req.failed, 0)
+	}
+}
+
+// failOldest completes the oldest work request with an error and moves the pair
+// to ERR.
+func (e *Engine) failOldest(q *QP, s cq.Status, syndrome bth.Syndrome) {
+	if q.SQ.Len() == 0 {
+		return
+	}
+	q.rsp.queue.clear()
+	e.pushSend(q, q.SQ.At(q.SQ.Head()), &cq.WC{Status: s, VendorErr: uint32(syndrome)})
+	e.fail(q)
+}

@@ -1,0 +1,397 @@
+package transport
+
+import (
+	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/cq"
+	"github.com/goroce/goroce/mr"
+	"github.com/goroce/goroce/qp"
+)
+
+// responder is the receiving side of a queue pair.
+type responder struct {
+	expect bth.PSN // of the next request packet
+	msn    bth.MSN // messages completed
+	// quiet: a sequence or RNR NAK was sent and the packet it asked for has not
+	// come; further packets ahead of it are dropped without a word.
+	quiet bool
+
+	msg      message
+	recv     qp.RecvWQE // taken for the message in progress
+	haveRecv bool
+
+	queue  responseQueue
+	replay replayCache
+}
+
+// message is the SEND or WRITE that is arriving.
+type message struct {
+	op     bth.Operation // OpNone between messages
+	got    uint64        // bytes placed
+	va     uint64        // WRITE: where it started
+	length uint64        // WRITE: as the RETH announced
+	rkey   uint32
+}
+
+func (r *responder) start(a *qp.Attr) {
+	*r = responder{expect: a.RQPSN}
+	r.queue.init(int(a.MaxDestRDAtomic))
+	r.replay.init(int(a.MaxDestRDAtomic))
+}
+
+// verdict is what a check found: 0 to go on, else the NAK to send, with the
+// completion that the receive work request in use gets.
+type verdict struct {
+	nak    bth.Syndrome
+	status cq.Status
+}
+
+var (
+	invalid  = verdict{bth.NAKInvalid, cq.RemInvReqErr}
+	tooLong  = verdict{bth.NAKInvalid, cq.LocLenErr}
+	noAccess = verdict{bth.NAKRemoteAccess, cq.LocAccessErr}
+	badRecv  = verdict{bth.NAKRemoteOp, cq.LocProtErr}
+)
+
+// request handles one request packet in the order of IBA 9.7.4: sequence,
+// opcode, rights, resources, length, key, execution, acknowledgement.
+func (e *Engine) request(q *QP, p *bth.Packet, info *bth.Info) {
+	r := &q.rsp
+	if q.Attr.State == qp.RTR && !q.commEst {
+		q.commEst = true
+		e.cfg.OnEvent(Event{Type: EventCommEst, QPN: q.QPN})
+	}
+	switch d := p.PSN.Sub(r.expect); {
+	case d > 0:
+		e.outOfSequence(q)
+		return
+	case d < 0:
+		e.duplicate(q, p, info)
+		return
+	}
+	r.quiet = false
+	if v := e.checkRequest(q, p, info); v.nak != 0 {
+		e.refuse(q, p, v)
+		return
+	}
+	if info.TakesRecv && !e.takeRecv(q) {
+		e.receiveNotPosted(q)
+		return
+	}
+	if v := e.execute(q, p, info); v.nak != 0 {
+		e.refuse(q, p, v)
+	}
+}
+
+// outOfSequence answers the first packet after a gap with one NAK that names
+// the missing PSN (IBA 9.7.5.1.3, C9-113).
+func (e *Engine) outOfSequence(q *QP) {
+	r := &q.rsp
+	if r.quiet {
+		e.Counters[DropOutOfSequence]++
+		return
+	}
+	e.Counters[OutOfSequence]++
+	r.quiet = true
+	r.queue.nak(r.expect, bth.NAKSequence, r.msn)
+}
+
+// checkRequest tests opcode sequence, rights, length and key.
+func (e *Engine) checkRequest(q *QP, p *bth.Packet, info *bth.Info) verdict {
+	r := &q.rsp
+	if inMessage := r.msg.op != bth.OpNone; info.Pos.Starts() == inMessage || inMessage && info.Op != r.msg.op {
+		return invalid
+	}
+	if need := neededRight(info.Op); q.Attr.Access&need != need {
+		return invalid
+	}
+	mtu := q.Attr.PathMTU
+	n := len(p.Payload)
+	switch {
+	case !info.Pos.Ends() && n != mtu, info.Pos == bth.Last && n == 0, n > mtu:
+		return invalid
+	}
+	switch info.Op {
+	case bth.OpSend:
+		return verdict{}
+	case bth.OpWrite:
+		return e.checkWrite(q, p, info)
+	case bth.OpRead:
+		return e.checkRead(q, p)
+	case bth.OpCmpSwap, bth.OpFetchAdd:
+		return e.checkAtomic(q, p)
+	}
+	return invalid // FLUSH, ATOMIC WRITE: not offered
+}
+
+// neededRight returns the access flag that a pair needs for the operation.
+func neededRight(op bth.Operation) mr.Access {
+	switch op {
+	case bth.OpWrite:
+		return mr.RemoteWrite
+	case bth.OpRead:
+		return mr.RemoteRead
+	case bth.OpCmpSwap, bth.OpFetchAdd:
+		return mr.RemoteAtomic
+	}
+	return 0
+}
+
+func (e *Engine) checkWrite(q *QP, p *bth.Packet, info *bth.Info) verdict {
+	m, n := &q.rsp.msg, uint64(len(p.Payload))
+	got, length := m.got, m.length
+	if info.Pos.Starts() {
+		got, length = 0, uint64(p.RETH.Length)
+	}
+	if length > qp.MaxMessage || got+n > length || info.Pos.Ends() && got+n != length {
+		return invalid
+	}
+	if !info.Pos.Starts() || length == 0 { // C9-88: no check of key and address without data
+		return verdict{}
+	}
+	if _, f := q.Domain.Remote(p.RETH.RKey, mr.RemoteWrite, p.RETH.VA, length); f != 0 {
+		return noAccess
+	}
+	return verdict{}
+}
+
+func (e *Engine) checkRead(q *QP, p *bth.Packet) verdict {
+	n := uint64(p.RETH.Length)
+	// More than MaxDestRDAtomic is the requester's error (IBA 9.7.4.1.5).
+	if n > qp.MaxMessage || q.rsp.queue.full() {
+		return invalid
+	}
+	if n > 0 {
+		if _, f := q.Domain.Remote(p.RETH.RKey, mr.RemoteRead, p.RETH.VA, n); f != 0 {
+			return noAccess
+		}
+	}
+	return verdict{}
+}
+
+func (e *Engine) checkAtomic(q *QP, p *bth.Packet) verdict {
+	if p.Atomic.VA&7 != 0 || q.rsp.queue.full() {
+		return invalid
+	}
+	if _, f := q.Domain.Remote(p.Atomic.RKey, mr.RemoteAtomic, p.Atomic.VA, 8); f != 0 {
+		return noAccess
+	}
+	return verdict{}
+}
+
+// takeRecv takes the next receive work request for the message. A message that
+// already holds one, because its packet is repeated, keeps it.
+func (e *Engine) takeRecv(q *QP) bool {
+	r := &q.rsp
+	if r.haveRecv {
+		return true
+	}
+	if q.RQ.Len() == 0 {
+		return false
+	}
+	r.recv.CopyFrom(q.RQ.At(q.RQ.Head()))
+	q.RQ.Retire()
+	r.haveRecv = true
+	return true
+}
+
+// receiveNotPosted answers with an RNR NAK for this PSN; the packet will be
+// sent again. What follows it is dropped without a NAK (IBA 9.7.5.2.8).
+func (e *Engine) receiveNotPosted(q *QP) {
+	r := &q.rsp
+	e.Counters[SentRNR]++
+	r.quiet = true
+	r.queue.nak(r.expect, bth.SyndromeRNR(q.Attr.MinRNRTimer), r.msn)
+}
+
+// execute does what the request says and moves on.
+func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
+	r := &q.rsp
+	psns := 1
+	switch info.Op {
+	case bth.OpSend:
+		if v := e.placeSend(q, p); v.nak != 0 {
+			return v
+		}
+	case bth.OpWrite:
+		if v := e.placeWrite(q, p, info); v.nak != 0 {
+			return v
+		}
+	case bth.OpRead:
+		psns = packets(uint64(p.RETH.Length), q.Attr.PathMTU)
+		r.msn = r.msn.Next() // counted when accepted (C9-148)
+		r.replay.add(result{first: p.PSN, psns: psns, va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length})
+		r.queue.read(p.PSN, r.msn, p.RETH)
+	case bth.OpCmpSwap, bth.OpFetchAdd:
+		word, f := q.Domain.Remote(p.Atomic.RKey, mr.RemoteAtomic, p.Atomic.VA, 8)
+		if f != 0 {
+			return noAccess
+		}
+		r.msn = r.msn.Next()
+		old := atomicOp(info.Op, word, &p.Atomic)
+		r.replay.add(result{first: p.PSN, psns: 1, atomic: true, value: old, msn: r.msn})
+		r.queue.atomic(p.PSN, r.msn, old, false)
+	}
+	r.expect = r.expect.Add(psns)
+	if (info.Op == bth.OpSend || info.Op == bth.OpWrite) && info.Pos.Ends() {
+		e.endMessage(q, p, info)
+	}
+	if p.AckReq && q.Attr.State != qp.Err && r.msgAcked(info) {
+		r.queue.ack(p.PSN, r.msn)
+	}
+	return verdict{}
+}
+
+// msgAcked reports whether the operation is acknowledged by an ACK packet;
+// READ and atomics are by their own answer.
+func (r *responder) msgAcked(info *bth.Info) bool {
+	return info.Op == bth.OpSend || info.Op == bth.OpWrite
+}
+
+func atomicOp(op bth.Operation, word []byte, a *bth.AtomicETH) uint64 {
+	if op == bth.OpCmpSwap {
+		return mr.CompareSwap(word, a.Compare, a.SwapAdd)
+	}
+	return mr.FetchAdd(word, a.SwapAdd)
+}
+
+// placeSend copies a SEND's payload into the receive buffer.
+func (e *Engine) placeSend(q *QP, p *bth.Packet) verdict {
+	r := &q.rsp
+	n := uint64(len(p.Payload))
+	if r.msg.got+n > mr.Total(r.recv.SGE) {
+		return tooLong
+	}
+	if q.Domain.Scatter(r.recv.SGE, r.msg.got, p.Payload) != 0 {
+		return badRecv
+	}
+	r.msg.op = bth.OpSend
+	r.msg.got += n
+	return verdict{}
+}
+
+// placeWrite copies a WRITE's payload to where it belongs. The key is looked up
+// for every packet: the region may be deregistered in the middle of a message.
+func (e *Engine) placeWrite(q *QP, p *bth.Packet, info *bth.Info) verdict {
+	m := &q.rsp.msg
+	if info.Pos.Starts() {
+		*m = message{op: bth.OpWrite, va: p.RETH.VA, length: uint64(p.RETH.Length), rkey: p.RETH.RKey}
+	}
+	n := uint64(len(p.Payload))
+	if n == 0 {
+		return verdict{}
+	}
+	b, f := q.Domain.Remote(m.rkey, mr.RemoteWrite, m.va+m.got, n)
+	if f != 0 {
+		return noAccess
+	}
+	copy(b, p.Payload)
+	m.got += n
+	return verdict{}
+}
+
+// endMessage completes a SEND or WRITE.
+func (e *Engine) endMessage(q *QP, p *bth.Packet, info *bth.Info) {
+	r := &q.rsp
+	r.msn = r.msn.Next()
+	got := r.msg.got
+	r.msg = message{}
+	if !r.haveRecv {
+		return
+	}
+	r.haveRecv = false
+	wc := cq.WC{ID: r.recv.ID, Opcode: cq.OpRecv, ByteLen: uint32(got)}
+	if info.Op == bth.OpWrite {
+		wc.Opcode = cq.OpRecvRDMAWithImm
+	}
+	if info.Headers&bth.HasImmDt != 0 {
+		wc.Flags, wc.Imm = cq.WithImm, p.Imm
+	}
+	e.Counters[RecvCompletions]++
+	e.pushRecv(q, &wc, p.Solicited)
+}
+
+// refuse answers a fatal error: the NAK, the completion of the receive work
+// request in use or else an event, and the pair goes to ERR (IBA 9.9.3).
+func (e *Engine) refuse(q *QP, p *bth.Packet, v verdict) {
+	r := &q.rsp
+	e.countRefusal(v)
+	r.queue.nak(r.expect, v.nak, r.msn)
+	if r.haveRecv {
+		r.haveRecv = false
+		e.pushRecv(q, &cq.WC{ID: r.recv.ID, Status: v.status}, true)
+	} else if v.nak == bth.NAKRemoteAccess {
+		e.cfg.OnEvent(Event{Type: EventQPAccessErr, QPN: q.QPN})
+	} else {
+		e.cfg.OnEvent(Event{Type: EventQPReqErr, QPN: q.QPN})
+	}
+	r.msg = message{}
+	e.fail(q)
+}
+
+func (e *Engine) countRefusal(v verdict) {
+	switch {
+	case v.status == cq.LocLenErr:
+		e.Counters[RespLocalLength]++
+	case v.nak == bth.NAKInvalid:
+		e.Counters[RespInvalidRequest]++
+	case v.nak == bth.NAKRemoteAccess:
+		e.Counters[RespRemoteAccess]++
+	default:
+		e.Counters[RespRemoteOperation]++
+	}
+}
+
+// duplicate handles a request that was executed before (IBA 9.7.5.1.1): it is
+// acknowledged again, READ is executed again, atomics are answered from memory.
+// Nothing of the sequence state changes, but the peer may now hear again of a
+// gap that it missed.
+func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
+	r := &q.rsp
+	e.Counters[DuplicateRequest]++
+	r.quiet = false
+	switch info.Op {
+	case bth.OpSend, bth.OpWrite:
+		r.queue.ack(r.ackedUpTo(p.PSN), r.msn)
+	case bth.OpRead:
+		e.repeatRead(q, p)
+	case bth.OpCmpSwap, bth.OpFetchAdd:
+		res := r.replay.find(p.PSN)
+		if res == nil || !res.atomic || res.first != p.PSN || r.queue.fullAgain() {
+			e.Counters[DropDuplicate]++
+			return
+		}
+		if !r.queue.waiting(p.PSN) {
+			r.queue.atomic(p.PSN, res.msn, res.value, true)
+		}
+	default:
+		e.Counters[DropDuplicate]++
+	}
+}
+
+// ackedUpTo returns the PSN that answers a duplicate: the latest executed, but
+// before any READ or atomic that follows the duplicate, whose answer the peer
+// may be missing too (C9-105).
+func (r *responder) ackedUpTo(dup bth.PSN) bth.PSN {
+	ack := r.expect.Add(-1)
+	for i := range r.replay.n {
+		if f := r.replay.at(i).first; dup.Before(f) && f.Add(-1).Before(ack) {
+			ack = f.Add(-1)
+		}
+	}
+	return ack
+}
+
+// repeatRead answers a READ, or its tail, once more. Its range must lie inside
+// one that was asked for before.
+func (e *Engine) repeatRead(q *QP, p *bth.Packet) {
+	r := &q.rsp
+	n := packets(uint64(p.RETH.Length), q.Attr.PathMTU)
+	res := r.replay.find(p.PSN)
+	if res == nil || res.atomic || p.PSN.Sub(res.first)+n > res.psns {
+		e.Counters[DropDuplicate]++
+		return
+	}
+	if !r.queue.repeat(p.PSN, r.msn, p.RETH) {
+		e.Counters[DropDuplicate]++
+	}
+}
