@@ -82,6 +82,21 @@ func (b *Burst) Free() int { return len(b.frames) - b.n }
 // Frames returns the frames collected so far.
 func (b *Burst) Frames() []Frame { return b.frames[:b.n] }
 
+// Keep removes the frames for which keep returns false.
+func (b *Burst) Keep(keep func(*Frame) bool) {
+	n := 0
+	for i := range b.n {
+		if !keep(&b.frames[i]) {
+			continue
+		}
+		if n != i {
+			b.frames[n] = b.frames[i]
+		}
+		n++
+	}
+	b.n = n
+}
+
 // Scratch returns n bytes, at most the payload bound given to NewBurst, that
 // stay valid until Reset.
 func (b *Burst) Scratch(n int) []byte {

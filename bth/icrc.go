@@ -82,6 +82,47 @@ func (p *Path) maskedHeaders(buf *headerBuf, id uint16, udpPayload int) int {
 	return len(buf) - len(b) + udpLen
 }
 
+// AppendDatagram appends the whole IP datagram that carries the given parts of a
+// packet, BTH to ICRC, for captures. The UDP checksum is 0.
+func (p *Path) AppendDatagram(b []byte, id uint16, parts ...[]byte) []byte {
+	n := udpLen
+	for _, part := range parts {
+		n += len(part)
+	}
+	hops := p.HopLimit
+	if hops == 0 {
+		hops = 64
+	}
+	at := len(b)
+	if p.Src.Is4() {
+		b = append(b, 0x45, p.TrafficClass, byte((n+ipv4Len)>>8), byte(n+ipv4Len), byte(id>>8), byte(id), dontFragment>>8, 0, hops, protUDP, 0, 0)
+		src, dst := p.Src.As4(), p.Dst.As4()
+		b = append(append(b, src[:]...), dst[:]...)
+		binary.BigEndian.PutUint16(b[at+10:], ^ipSum(b[at:]))
+	} else {
+		b = append(b, 0x60|p.TrafficClass>>4, p.TrafficClass<<4, 0, 0, byte(n>>8), byte(n), protUDP, hops)
+		src, dst := p.Src.As16(), p.Dst.As16()
+		b = append(append(b, src[:]...), dst[:]...)
+	}
+	b = append(b, byte(p.SrcPort>>8), byte(p.SrcPort), Port>>8, Port&0xFF, byte(n>>8), byte(n), 0, 0)
+	for _, part := range parts {
+		b = append(b, part...)
+	}
+	return b
+}
+
+// ipSum is the ones' complement sum of a header.
+func ipSum(h []byte) uint16 {
+	var sum uint32
+	for i := 0; i+1 < len(h); i += 2 {
+		sum += uint32(h[i])<<8 | uint32(h[i+1])
+	}
+	for sum > 0xFFFF {
+		sum = sum&0xFFFF + sum>>16
+	}
+	return uint16(sum)
+}
+
 // AppendICRC appends the CRC in wire order, least significant byte first.
 func AppendICRC(b []byte, icrc uint32) []byte {
 	return binary.LittleEndian.AppendUint32(b, icrc)

@@ -93,6 +93,9 @@ func (e *Engine) Destroy(q *QP) {
 	q.Domain.Release()
 }
 
+// RandomPSN returns a number to start a sequence with.
+func (e *Engine) RandomPSN() bth.PSN { return bth.NewPSN(e.cfg.Random()) }
+
 // Len returns the number of queue pairs.
 func (e *Engine) Len() int { return len(e.qps) }
 

@@ -1,0 +1,160 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/goroce/goroce/bth"
+)
+
+// Link sends and receives packets for one local address. All methods except
+// Wait and Wake belong to one owner at a time; Wait may run while another
+// goroutine sends, and Wake may be called at any time.
+type Link interface {
+	// Info describes the link.
+	Info() Info
+	// Receive returns the datagrams that have arrived, at most a burst, without
+	// blocking. They are valid until the next Receive. Packets with a bad ICRC
+	// are counted and not returned.
+	Receive() []bth.Datagram
+	// Send seals and sends all frames of a burst. What cannot be sent is
+	// counted and lost, like a packet on a wire; Send does not block beyond a
+	// few milliseconds.
+	Send(b *bth.Burst)
+	// Wait returns when datagrams can be received, after Wake, or when timeout
+	// has passed; a negative timeout is none.
+	Wait(timeout time.Duration)
+	// Wake ends a Wait, or the next one if none is running.
+	Wake()
+	// Counters calls f with the name and value of each statistic.
+	Counters(f func(name string, value uint64))
+	// Close releases the link. No other call may be running or follow.
+	Close() error
+}
+
+// Info describes a link.
+type Info struct {
+	Addr    netip.Addr // local address
+	SrcPort uint16     // UDP source port of all packets
+	// Socket buffers as granted, in bytes as the kernel accounts them (about
+	// twice the payload); 0 where there is none.
+	RecvBuffer, SendBuffer int
+	// Kind says how packets are moved, e.g. "socket" or "portable socket".
+	Kind string
+}
+
+// Config is what Open needs. Only Addr is required.
+type Config struct {
+	Addr netip.Addr // local unicast address, with zone if link-local
+	// RecvBuffer and SendBuffer are the socket buffer sizes to ask for, in
+	// bytes: default 8 MiB and 4 MiB. The system may grant less; see Info.
+	RecvBuffer, SendBuffer int
+	// Portable uses net.UDPConn even where a faster way exists.
+	Portable bool
+}
+
+// The defaults of Config.
+const (
+	DefaultRecvBuffer = 8 << 20
+	DefaultSendBuffer = 4 << 20
+)
+
+// burstSize is how many packets a link receives at a time.
+const burstSize = 64
+
+// maxPacket is the longest packet that can come: a path MTU of 4096 and all
+// headers. Longer datagrams are counted and dropped.
+const maxPacket = 4096 + bth.MaxHeaderLen + 3 + bth.ICRCLen
+
+// InUseError reports that the address's port 4791 is taken.
+type InUseError struct {
+	Addr netip.AddrPort
+	// Holder names who holds the port, as far as can be told.
+	Holder string
+	Err    error
+}
+
+// Error implements error. It says who holds the port and what to do.
+func (e *InUseError) Error() string {
+	return fmt.Sprintf("udp: UDP port 4791 of %v is in use: %s", e.Addr.Addr(), e.Holder)
+}
+
+// Unwrap returns the system's error.
+func (e *InUseError) Unwrap() error { return e.Err }
+
+var errAddr = errors.New("udp: Config.Addr is missing or not a unicast address; `roce info` lists the usable ones")
+
+// Open binds UDP port 4791 of an address.
+func Open(c Config) (Link, error) {
+	if !c.Addr.IsValid() || c.Addr.IsUnspecified() || c.Addr.IsMulticast() {
+		return nil, errAddr
+	}
+	c.Addr = c.Addr.Unmap()
+	if c.RecvBuffer == 0 {
+		c.RecvBuffer = DefaultRecvBuffer
+	}
+	if c.SendBuffer == 0 {
+		c.SendBuffer = DefaultSendBuffer
+	}
+	if c.Portable {
+		return openPortable(c)
+	}
+	return openNative(c)
+}
+
+// counter names one statistic of a link.
+type counter uint8
+
+const (
+	txPackets counter = iota
+	txBytes
+	txErrors
+	txBufferFull
+	rxPackets
+	rxBytes
+	rxBadICRC
+	rxTooShort
+	rxTruncated
+	rxSolvedID
+	rxQueueFull
+	numCounters
+)
+
+var counterNames = [numCounters]string{
+	txPackets: "link_tx_packets", txBytes: "link_tx_bytes", txErrors: "link_send_err", txBufferFull: "link_send_buffer_full",
+	rxPackets: "link_rx_packets", rxBytes: "link_rx_bytes", rxBadICRC: "drop_icrc_error", rxTooShort: "drop_too_short", rxTruncated: "drop_too_long",
+	rxSolvedID: "link_rx_nonzero_ip_id", rxQueueFull: "drop_link_queue_full",
+}
+
+type counters [numCounters]uint64
+
+func (c *counters) each(f func(string, uint64)) {
+	for i, v := range c {
+		f(counterNames[i], v)
+	}
+}
+
+// accept checks a received packet and, if it is good, completes d: its Data
+// becomes BTH to pad. d has its addresses and, in Data, the UDP payload.
+func (c *counters) accept(d *bth.Datagram) bool {
+	c[rxPackets]++
+	c[rxBytes] += uint64(len(d.Data))
+	if len(d.Data) < bth.BTHLen+bth.ICRCLen {
+		c[rxTooShort]++
+		return false
+	}
+	path := bth.Path{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort}
+	id, ok := path.CheckICRC(d.Data)
+	if !ok {
+		c[rxBadICRC]++
+		return false
+	}
+	if id != 0 {
+		c[rxSolvedID]++
+	}
+	d.ID = id
+	d.Data = d.Data[:len(d.Data)-bth.ICRCLen]
+	return true
+}

@@ -1,0 +1,149 @@
+package verbs
+
+import (
+	"context"
+	"sync"
+
+	"github.com/goroce/goroce/cq"
+	"github.com/goroce/goroce/mr"
+)
+
+// PD is a protection domain: memory regions and queue pairs that may work
+// together.
+type PD struct {
+	dev    *Device
+	domain *mr.Domain
+}
+
+// AllocPD returns a new protection domain.
+func (d *Device) AllocPD() *PD { return &PD{d, d.keys.NewDomain()} }
+
+// Dealloc checks that nothing belongs to the domain any more; it fails with
+// mr.ErrInUse otherwise.
+func (p *PD) Dealloc() error {
+	if p.domain.InUse() {
+		return &OpError{Op: "dealloc PD", Err: mr.ErrInUse}
+	}
+	return nil
+}
+
+// MR is a memory region.
+type MR struct {
+	*mr.Region
+	pd     *PD
+	pinned *mr.Pinned
+}
+
+// RegisterMR makes mem reachable for work requests and, with remote rights, for
+// peers. The memory may be any bytes that stay mapped: the Go heap does not
+// move, and the region keeps a slice alive.
+func (p *PD) RegisterMR(mem []byte, access mr.Access) (*MR, error) {
+	r, err := p.domain.Register(mem, access)
+	if err != nil {
+		return nil, &OpError{Op: "register MR", Err: err}
+	}
+	return &MR{Region: r, pd: p}, nil
+}
+
+// AllocMR registers size bytes of pinned memory, which Deregister frees. It
+// fails with a *mr.MemlockError when the limit on locked memory is too small.
+func (p *PD) AllocMR(size int, access mr.Access) (*MR, error) {
+	pinned, err := mr.AllocPinned(size)
+	if err != nil {
+		return nil, &OpError{Op: "alloc MR", Err: err}
+	}
+	m, err := p.RegisterMR(pinned.Bytes(), access)
+	if err != nil {
+		_ = pinned.Free()
+		return nil, err
+	}
+	m.pinned = pinned
+	return m, nil
+}
+
+// Deregister ends the region's key. When it returns nothing touches the memory
+// any more; work requests that name it fail.
+func (m *MR) Deregister() error {
+	d := m.pd.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := m.pd.domain.Deregister(m.Region); err != nil {
+		return &OpError{Op: "deregister MR", Err: err}
+	}
+	if m.pinned != nil {
+		return m.pinned.Free()
+	}
+	return nil
+}
+
+// CQ is a completion queue.
+type CQ struct {
+	dev   *Device
+	queue *cq.Queue
+	mu    sync.Mutex // one consumer at a time
+	ready chan struct{}
+}
+
+// CreateCQ returns a completion queue for at least cqe completions.
+func (d *Device) CreateCQ(cqe int) (*CQ, error) {
+	if cqe < 1 || cqe > d.cfg.MaxCQE {
+		return nil, &OpError{Op: "create CQ", Err: errCQE}
+	}
+	c := &CQ{dev: d, ready: make(chan struct{}, 1)}
+	c.queue = cq.New(cqe, func() { signal(c.ready) })
+	return c, nil
+}
+
+// Poll moves up to len(wcs) completions into wcs and returns their number,
+// without blocking. On a polled device an empty queue makes it do a round of
+// the device's work first.
+func (c *CQ) Poll(wcs []cq.WC) int {
+	if n := c.take(wcs); n > 0 || !c.dev.cfg.Polled {
+		return n
+	}
+	c.dev.Poll()
+	return c.take(wcs)
+}
+
+func (c *CQ) take(wcs []cq.WC) int {
+	if c.queue.Len() == 0 {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.queue.Poll(wcs)
+}
+
+// Wait polls until there is at least one completion, ctx is done, or the device
+// is closed. Several goroutines may wait.
+func (c *CQ) Wait(ctx context.Context, wcs []cq.WC) (int, error) {
+	for {
+		if n := c.Poll(wcs); n > 0 {
+			if c.queue.Len() > 0 {
+				signal(c.ready) // for another waiter
+			}
+			return n, nil
+		}
+		c.queue.Arm(false)
+		if c.queue.Len() > 0 {
+			continue
+		}
+		if err := c.dev.block(ctx, c.ready); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// Arm asks for one value on Ready at the next completion, or at the next
+// solicited or failed one. Completions that already wait do not count: poll
+// after arming (IBA 11.4.2.2).
+func (c *CQ) Arm(solicitedOnly bool) { c.queue.Arm(solicitedOnly) }
+
+// Ready is the channel that Arm announces. Do not use it together with Wait.
+func (c *CQ) Ready() <-chan struct{} { return c.ready }
+
+// Len returns how many completions wait.
+func (c *CQ) Len() int { return c.queue.Len() }
+
+// Overflowed reports whether a completion was lost; the queue is then dead.
+func (c *CQ) Overflowed() bool { return c.queue.Overflowed() }

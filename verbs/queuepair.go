@@ -1,0 +1,248 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/mr"
+	"github.com/goroce/goroce/qp"
+	"github.com/goroce/goroce/transport"
+)
+
+var (
+	errCQE  = errors.New("the number of completions must be at least 1 and at most Config.MaxCQE")
+	errNoCQ = errors.New("a queue pair needs a SendCQ and a RecvCQ of the same device")
+	errGID  = errors.New("the remote endpoint has no GID; a RoCE peer has to send its IP address (ibv_*_pingpong: -g INDEX)")
+)
+
+// QPConfig says what a queue pair is made of. Zero numbers mean the defaults of
+// qp.Config.
+type QPConfig struct {
+	Type                   qp.Type // default RC
+	SendCQ, RecvCQ         *CQ
+	MaxSendWR, MaxRecvWR   int
+	MaxSendSGE, MaxRecvSGE int
+	MaxInline              int
+	SignalAll              bool // a completion for every send work request
+}
+
+// QP is a queue pair.
+type QP struct {
+	dev *Device
+	q   *transport.QP
+	psn bth.PSN
+}
+
+// Endpoint is what one side of a connection has to tell the other.
+type Endpoint struct {
+	GID netip.Addr
+	QPN bth.QPN
+	PSN bth.PSN // of its first request
+}
+
+// CreateQP returns a queue pair in RESET, with a random first PSN.
+func (p *PD) CreateQP(c QPConfig) (*QP, error) {
+	d := p.dev
+	if c.Type == 0 {
+		c.Type = qp.RC
+	}
+	if c.SendCQ == nil || c.RecvCQ == nil || c.SendCQ.dev != d || c.RecvCQ.dev != d {
+		return nil, &OpError{Op: "create QP", Err: errNoCQ}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, ErrClosed
+	}
+	q, err := d.engine.Create(p.domain, qp.Config{
+		Type: c.Type, SendCQ: c.SendCQ.queue, RecvCQ: c.RecvCQ.queue,
+		MaxSendWR: c.MaxSendWR, MaxRecvWR: c.MaxRecvWR, MaxSendSGE: c.MaxSendSGE, MaxRecvSGE: c.MaxRecvSGE,
+		MaxInline: c.MaxInline, SignalAll: c.SignalAll,
+	})
+	if err != nil {
+		return nil, &OpError{Op: "create QP", Err: err}
+	}
+	return &QP{dev: d, q: q, psn: d.engine.RandomPSN()}, nil
+}
+
+// QPN returns the queue pair's number.
+func (q *QP) QPN() bth.QPN { return q.q.QPN }
+
+// Local returns what the peer needs to connect.
+func (q *QP) Local() Endpoint { return Endpoint{GID: q.dev.gid, QPN: q.q.QPN, PSN: q.psn} }
+
+// ConnectConfig are the attributes of Connect. Zero values mean the defaults;
+// where zero is a value of its own, a negative number stands for it.
+type ConnectConfig struct {
+	// PathMTU in bytes; default the device's active MTU, at most 1024: what
+	// an Ethernet of 1500 bytes carries. Both sides must use the same.
+	PathMTU int
+	// Access is what the peer may do; default nothing but SEND.
+	Access mr.Access
+	// MaxRDAtomic and MaxDestRDAtomic: outstanding READs and atomics as
+	// requester and as responder; default 16.
+	MaxRDAtomic, MaxDestRDAtomic int
+	Timeout                      int // code, default 14 (67 ms); negative: no timeout
+	RetryCount                   int // default 7; negative: 0
+	RNRRetry                     int // default 7, without end; negative: 0
+	MinRNRTimer                  int // code, default 12 (0.64 ms); negative: 0 (655 ms)
+	TrafficClass                 uint8
+	HopLimit                     uint8 // default 64
+}
+
+// attr returns the default where v is 0, and 0 where it is negative.
+func attr(v, def int) uint8 {
+	switch {
+	case v == 0:
+		return uint8(def)
+	case v < 0:
+		return 0
+	}
+	return uint8(min(v, 255))
+}
+
+// Connect takes a connected queue pair from RESET to RTS, facing the remote
+// endpoint. On an error the pair is back in RESET.
+func (q *QP) Connect(remote Endpoint, c ConnectConfig) error {
+	if err := q.connect(remote, c); err != nil {
+		_ = q.Modify(&qp.Attr{State: qp.Reset}, qp.AttrState)
+		return err
+	}
+	return nil
+}
+
+func (q *QP) connect(remote Endpoint, c ConnectConfig) error {
+	if !remote.GID.IsValid() || remote.GID.IsUnspecified() {
+		return &OpError{Op: "connect", QPN: q.QPN(), Err: errGID}
+	}
+	if c.PathMTU == 0 {
+		c.PathMTU = min(1024, q.dev.mtu)
+	}
+	gid := remote.GID.Unmap()
+	if gid.IsLinkLocalUnicast() && gid.Is6() && gid.Zone() == "" {
+		gid = gid.WithZone(q.dev.Addr().Zone())
+	}
+	a := qp.Attr{
+		State: qp.Init, Port: 1, Access: c.Access,
+		AV:      qp.AddressVector{DGID: gid, TrafficClass: c.TrafficClass, HopLimit: c.HopLimit},
+		PathMTU: c.PathMTU, DestQPN: remote.QPN, RQPSN: remote.PSN, SQPSN: q.psn,
+		MaxRDAtomic: attr(c.MaxRDAtomic, 16), MaxDestRDAtomic: attr(c.MaxDestRDAtomic, 16),
+		Timeout: attr(c.Timeout, 14), RetryCount: attr(c.RetryCount, 7), RNRRetry: attr(c.RNRRetry, 7), MinRNRTimer: attr(c.MinRNRTimer, 12),
+	}
+	if q.State() == qp.Reset {
+		if err := q.Modify(&a, qp.AttrState|qp.AttrPKeyIndex|qp.AttrPort|qp.AttrAccess); err != nil {
+			return err
+		}
+	}
+	rtr, rts := qp.AttrAV|qp.AttrPathMTU|qp.AttrDestQPN|qp.AttrRQPSN|qp.AttrAccess, qp.AttrSQPSN
+	if q.q.Type == qp.RC {
+		rtr |= qp.AttrMaxDestRDAtomic | qp.AttrMinRNRTimer
+		rts |= qp.AttrTimeout | qp.AttrRetryCount | qp.AttrRNRRetry | qp.AttrMaxRDAtomic
+	}
+	a.State = qp.RTR
+	if err := q.Modify(&a, qp.AttrState|rtr); err != nil {
+		return err
+	}
+	a.State = qp.RTS
+	return q.Modify(&a, qp.AttrState|rts)
+}
+
+// Modify changes state and attributes (IBA 11.2.5.2). The whole call is applied
+// or nothing; a refusal is a *qp.AttrError that says what is missing, what is
+// too much, or which value is out of range.
+func (q *QP) Modify(a *qp.Attr, mask qp.AttrMask) error {
+	d := q.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return ErrClosed
+	}
+	now := d.now()
+	if err := d.engine.Modify(now, q.q, a, mask); err != nil {
+		return &OpError{Op: "modify", QPN: q.q.QPN, Err: err}
+	}
+	d.after(now)
+	return nil
+}
+
+// Query returns the attributes as they are now.
+func (q *QP) Query() qp.Attr {
+	q.dev.mu.Lock()
+	defer q.dev.mu.Unlock()
+	return q.q.Attr
+}
+
+// State returns the queue pair's state.
+func (q *QP) State() qp.State { return q.Query().State }
+
+// PostSend posts a send work request. The request itself is copied; the memory
+// it names must stay as it is until the completion. An error means that nothing
+// was posted; see the errors of package qp.
+func (q *QP) PostSend(wr *qp.SendWR) error {
+	d := q.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return ErrClosed
+	}
+	now := d.now()
+	if err := d.engine.PostSend(now, q.q, wr); err != nil {
+		return &OpError{Op: "post send", QPN: q.q.QPN, Err: err}
+	}
+	d.after(now)
+	return nil
+}
+
+// PostSendList posts several send work requests and sends them together. It
+// returns how many were posted; err belongs to the first one that was not.
+func (q *QP) PostSendList(wrs []qp.SendWR) (n int, err error) {
+	d := q.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, ErrClosed
+	}
+	now := d.now()
+	for n = range wrs {
+		if err = d.engine.PostSend(now, q.q, &wrs[n]); err != nil {
+			err = &OpError{Op: "post send", QPN: q.q.QPN, Err: err}
+			d.after(now)
+			return n, err
+		}
+	}
+	d.after(now)
+	return len(wrs), nil
+}
+
+// PostRecv posts a receive work request, from INIT on. The same rules hold as
+// for PostSend.
+func (q *QP) PostRecv(wr *qp.RecvWR) error {
+	d := q.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return ErrClosed
+	}
+	if err := d.engine.PostRecv(q.q, wr); err != nil {
+		return &OpError{Op: "post receive", QPN: q.q.QPN, Err: err}
+	}
+	return nil
+}
+
+// Destroy ends the queue pair. Its outstanding work requests vanish without
+// completions; completions already queued stay.
+func (q *QP) Destroy() error {
+	d := q.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return ErrClosed
+	}
+	d.engine.Destroy(q.q)
+	return nil
+}
+
+// String describes the queue pair.
+func (q *QP) String() string { return fmt.Sprintf("%v QP 0x%06x", q.q.Type, uint32(q.q.QPN)) }
