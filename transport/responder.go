@@ -14,6 +14,9 @@ type responder struct {
 	// quiet: a sequence or RNR NAK was sent and the packet it asked for has not
 	// come; further packets ahead of it are dropped without a word.
 	quiet bool
+	// got counts the request packets executed, gotAtNAK its value at the last
+	// sequence NAK.
+	got, gotAtNAK uint64
 
 	msg      message
 	recv     qp.RecvWQE // taken for the message in progress
@@ -92,6 +95,13 @@ func (e *Engine) outOfSequence(q *QP) {
 	}
 	e.Counters[OutOfSequence]++
 	r.quiet = true
+	// A NAK acknowledges what precedes it, but rxe that is resending already
+	// ignores it, and waits for its timeout, unless an ACK has shown progress
+	// since. So one goes ahead of the NAK.
+	if r.got != r.gotAtNAK {
+		r.queue.ack(r.expect.Add(-1), r.msn)
+		r.gotAtNAK = r.got
+	}
 	r.queue.nak(r.expect, bth.NAKSequence, r.msn)
 }
 
@@ -232,6 +242,7 @@ func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
 		r.queue.atomic(p.PSN, r.msn, old, false)
 	}
 	r.expect = r.expect.Add(psns)
+	r.got++
 	if (info.Op == bth.OpSend || info.Op == bth.OpWrite) && info.Pos.Ends() {
 		e.endMessage(q, p, info)
 	}

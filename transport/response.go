@@ -89,10 +89,11 @@ func (u *responseQueue) ack(psn bth.PSN, msn bth.MSN) {
 	}
 }
 
-// nak adds a negative acknowledgement. It acknowledges all that precedes it.
+// nak adds a negative acknowledgement. One that is still in the queue is
+// replaced.
 func (u *responseQueue) nak(psn bth.PSN, s bth.Syndrome, msn bth.MSN) {
 	if u.n > 0 {
-		if last := u.at(u.n - 1); last.kind == ackKind {
+		if last := u.at(u.n - 1); last.kind == ackKind && (last.syndrome.Kind() != bth.KindACK || u.n == len(u.ring)) {
 			u.n--
 		}
 	}

@@ -63,6 +63,7 @@ func (p *portable) read() {
 			return
 		}
 		if err == nil {
+			afterReceive()
 			p.put(from.Addr().Unmap().WithZone(""), from.Port(), 0, buf[:n])
 		}
 	}
@@ -82,6 +83,7 @@ func (p *portable) Receive() []bth.Datagram { return p.take(&p.stats) }
 
 // Send implements Link.
 func (p *portable) Send(b *bth.Burst) {
+	beforeSend()
 	for i := range b.Frames() {
 		f := &b.Frames()[i]
 		f.Seal(0)

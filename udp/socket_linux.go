@@ -222,6 +222,7 @@ func (s *socket) Receive() []bth.Datagram {
 	if err != 0 {
 		return nil
 	}
+	afterReceive()
 	good := 0
 	for i := range int(n) {
 		if s.datagram(i, &r.out[good]) {
@@ -381,6 +382,7 @@ func appendControl(b []byte, level, kind, value int32) []byte {
 // sendAll sends the prepared slots. A full send buffer is waited for, briefly;
 // an error belongs to the first message not sent, which is skipped.
 func (s *socket) sendAll(frames []bth.Frame) {
+	beforeSend()
 	waited := false
 	for at := 0; at < len(frames); {
 		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.tx.msgs[at])), uintptr(len(frames)-at), unix.MSG_DONTWAIT, 0, 0)
