@@ -66,7 +66,7 @@ func openPair(t testing.TB, cfg [2]verbs.Config, size int, cc verbs.ConnectConfi
 
 func loopback(c verbs.Config) [2]verbs.Config {
 	a, b := c, c
-	a.Addr, b.Addr = netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
+	a.Addr, b.Addr = netip.MustParseAddr("127.0.1.1"), netip.MustParseAddr("127.0.1.2")
 	return [2]verbs.Config{a, b}
 }
 

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/verbs"
+)
+
+// The ibv_*_pingpong tools tell each other over TCP how to connect: one record
+// of 52 bytes each way, then "done" from the client. The other side reads each
+// record with one system call, so it has to leave in one write.
+
+// recordLen is "LLLL:QQQQQQ:PPPPPP:" and 32 digits of GID, with a final NUL.
+const recordLen = 52
+
+// exchangeTimeout bounds each step of the exchange once a peer is there.
+const exchangeTimeout = 30 * time.Second
+
+func formatRecord(e verbs.Endpoint) []byte {
+	gid := e.GID.As16()
+	return fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", 0, uint32(e.QPN), e.PSN.Value(), gid[:])
+}
+
+func parseRecord(b []byte) (verbs.Endpoint, error) {
+	text, _, _ := strings.Cut(string(b), "\x00")
+	f := strings.Split(text, ":")
+	if len(f) != 4 {
+		return verbs.Endpoint{}, fmt.Errorf("the peer sent %q, which is no ibv_*_pingpong record: does it run the same test?", text)
+	}
+	qpn, err1 := strconv.ParseUint(f[1], 16, 24)
+	psn, err2 := strconv.ParseUint(f[2], 16, 24)
+	gid, err3 := parseGID(f[3])
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return verbs.Endpoint{}, fmt.Errorf("the peer sent %q, which is no ibv_*_pingpong record: %w", text, err)
+	}
+	if gid.IsUnspecified() {
+		return verbs.Endpoint{}, errors.New("the peer sent no GID: RoCE needs one; run it with -g INDEX, where INDEX is a RoCE v2 GID of the right address family (show_gids or ibv_devinfo -v list them)")
+	}
+	return verbs.Endpoint{GID: gid.Unmap(), QPN: bth.QPN(qpn), PSN: bth.NewPSN(uint32(psn))}, nil
+}
+
+func parseGID(s string) (netip.Addr, error) {
+	var a [16]byte
+	if len(s) != 32 {
+		return netip.Addr{}, fmt.Errorf("a GID has 32 digits, not %d", len(s))
+	}
+	for i := range a {
+		v, err := strconv.ParseUint(s[2*i:2*i+2], 16, 8)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		a[i] = byte(v)
+	}
+	return netip.AddrFrom16(a), nil
+}
+
+// dialPeer connects to a server, and keeps trying for a moment: it is often
+// started in the same breath.
+func dialPeer(ctx context.Context, host string, port int) (net.Conn, error) {
+	at := net.JoinHostPort(host, strconv.Itoa(port))
+	var d net.Dialer
+	for deadline := time.Now().Add(3 * time.Second); ; {
+		c, err := d.DialContext(ctx, "tcp", at)
+		if err == nil {
+			return c, nil
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) || !strings.Contains(err.Error(), "refused") {
+			return nil, fmt.Errorf("no server at %s: start it there first, and open TCP port %d and UDP port 4791: %w", at, port, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// acceptPeer waits for one client.
+func acceptPeer(ctx context.Context, port int) (net.Conn, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(port))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen on TCP port %d; choose another with --port on both sides: %w", port, err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	defer l.Close()
+	c, err := l.Accept()
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, errors.New("interrupted while waiting for a client")
+		}
+		return nil, fmt.Errorf("cannot accept a client: %w", err)
+	}
+	return c, nil
+}
+
+// writeWhole sends b in one write.
+func writeWhole(c net.Conn, b []byte) error {
+	_ = c.SetDeadline(time.Now().Add(exchangeTimeout))
+	if _, err := c.Write(b); err != nil {
+		return fmt.Errorf("cannot send to the peer over TCP: %w", err)
+	}
+	return nil
+}
+
+func readWhole(c net.Conn, n int) ([]byte, error) {
+	_ = c.SetDeadline(time.Now().Add(exchangeTimeout))
+	b := make([]byte, n)
+	if _, err := io.ReadFull(c, b); err != nil {
+		return nil, fmt.Errorf("the peer ended the TCP exchange early; its own output tells why: %w", err)
+	}
+	return b, nil
+}
+
+// sendRecord and receiveRecord exchange endpoints.
+func sendRecord(c net.Conn, e verbs.Endpoint) error { return writeWhole(c, formatRecord(e)) }
+
+func receiveRecord(c net.Conn) (verbs.Endpoint, error) {
+	b, err := readWhole(c, recordLen)
+	if err != nil {
+		return verbs.Endpoint{}, err
+	}
+	return parseRecord(b)
+}
+
+var doneRecord = []byte("done\x00")
+
+// receiveDone reads the client's last word; its content does not matter.
+func receiveDone(c net.Conn) error {
+	_, err := readWhole(c, len(doneRecord))
+	return err
+}
+
+// peerAddr is the IP address at the other end of a TCP connection.
+func peerAddr(c net.Conn) netip.Addr {
+	return c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+}
+
+// localAddr is the IP address at this end.
+func localAddr(c net.Conn) netip.Addr {
+	return c.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+}
+
+// printEndpoint prints one endpoint in the form of the standard tools.
+func printEndpoint(w io.Writer, name string, e verbs.Endpoint) {
+	fmt.Fprintf(w, "  %-16sLID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s\n", name+" address:", 0, uint32(e.QPN), e.PSN.Value(), gidText(e.GID))
+}
+
+// gidText writes a GID as inet_ntop does, with IPv4 mapped into IPv6.
+func gidText(a netip.Addr) string {
+	if a.Is4() {
+		return "::ffff:" + a.String()
+	}
+	return a.WithZone("").String()
+}
