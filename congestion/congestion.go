@@ -40,17 +40,56 @@ func (Fixed) Lost(time.Duration) {}
 // Notified does nothing.
 func (Fixed) Notified(time.Duration) {}
 
-// MaxFixed and MinFixed bound the window of FixedForBuffer, in packets.
+// MinWindow and MaxWindow bound the windows of ForBuffer, in packets.
 const (
-	MinFixed = 16
-	MaxFixed = 256
+	MinWindow = 16
+	MaxWindow = 256
 )
 
-// FixedForBuffer makes fixed windows that fill at most the given bytes of a
-// peer's socket buffer, on the assumption that it is as large as our own. A
-// kernel accounts for about twice the payload of a datagram and 1 KiB more.
-func FixedForBuffer(bytes int) Factory {
+// ForBuffer makes AIMD windows that fill at most the given bytes of a peer's
+// socket buffer, on the assumption that it is as large as our own. A kernel
+// accounts for about twice the payload of a datagram and 1 KiB more.
+func ForBuffer(bytes int) Factory {
 	return func(mtu int) Controller {
-		return Fixed(min(MaxFixed, max(MinFixed, bytes/(2*mtu+1024))))
+		return NewAIMD(min(MaxWindow, max(MinWindow, bytes/(2*mtu+1024))))
 	}
 }
+
+// AIMD is a window that is halved by a loss and grows by one packet per window
+// acknowledged, as in TCP Reno. It starts at its maximum: on a network without
+// loss it is a fixed window. Go-back-N resends a whole window for one lost
+// packet, so under loss a small window also wastes less.
+type AIMD struct {
+	limit, window int
+	credit        int // packets acknowledged since the window last grew
+}
+
+// minAIMD keeps enough packets in flight for a loss to be seen by what follows.
+const minAIMD = 8
+
+// NewAIMD returns a controller whose window is at most limit packets.
+func NewAIMD(limit int) *AIMD {
+	limit = max(1, limit)
+	return &AIMD{limit: limit, window: limit}
+}
+
+// Window returns the window in packets.
+func (a *AIMD) Window() int { return a.window }
+
+// Acked grows the window by one packet per window acknowledged.
+func (a *AIMD) Acked(_ time.Duration, packets int) {
+	if a.window >= a.limit {
+		return
+	}
+	for a.credit += packets; a.credit >= a.window && a.window < a.limit; a.window++ {
+		a.credit -= a.window
+	}
+}
+
+// Lost halves the window.
+func (a *AIMD) Lost(time.Duration) {
+	a.window, a.credit = max(min(minAIMD, a.limit), a.window/2), 0
+}
+
+// Notified halves the window: a marked packet is a loss that did not happen.
+func (a *AIMD) Notified(now time.Duration) { a.Lost(now) }

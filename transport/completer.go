@@ -179,7 +179,7 @@ func (e *Engine) ackBefore(now time.Duration, q *QP, p bth.PSN) {
 func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.Attr.RetryCount, q.Attr.RNRRetry
-	r.wentBack = false
+	r.wentBack, r.probing, r.timeouts = false, false, 0
 	r.rnrTimer = never
 	r.startAckTimer(now, &q.Attr)
 	q.ctl.Acked(now, r.una.Sub(was))

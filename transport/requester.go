@@ -24,12 +24,15 @@ type requester struct {
 	reads          int    // READ requests and atomics sent and unanswered
 	sinceAck       int    // packets since the last AckReq
 
-	window   int // packets, as the controller gave it at the start
-	chunk    int // packets that one READ request asks for at most
-	ackEvery int // packets between AckReqs inside a message
+	chunk int // packets that one READ request asks for at most
 
 	retries, rnrRetries uint8
 	wentBack            bool // already resending from una; no second time before progress or timeout
+
+	// After a timeout the peer may be slow, not gone: one packet goes out and
+	// the rest waits for its answer, and the next timeout comes later.
+	probing  bool
+	timeouts uint8 // in a row
 
 	ackTimer, rnrTimer time.Duration // deadlines
 
@@ -38,14 +41,14 @@ type requester struct {
 	failedAt uint64
 }
 
-// ackInterval is the most packets between two AckReqs: a peer acknowledges only
-// when asked, and its answers open the window.
+// ackInterval is the most packets between two AckReqs, if a quarter of the
+// window is not less: a peer acknowledges only when asked, and its answers open
+// the window.
 const ackInterval = 32
 
 func (r *requester) start(a *qp.Attr, window int) {
 	*r = requester{
 		una: a.SQPSN, next: a.SQPSN, max: a.SQPSN, cur: r.cur,
-		window: window, ackEvery: max(1, min(ackInterval, window/4)),
 		retries: a.RetryCount, rnrRetries: a.RNRRetry,
 		ackTimer: never, rnrTimer: never,
 	}
@@ -74,7 +77,7 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	if w.Op == qp.RDMARead {
 		n = min(w.Track.Packets, (k/r.chunk+1)*r.chunk) - k
 	}
-	if inFlight := r.next.Sub(r.una); inFlight > 0 && inFlight+n > q.ctl.Window() {
+	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || inFlight+n > q.ctl.Window()) {
 		return false
 	}
 	if w.Op.Answered() && r.reads >= int(q.Attr.MaxRDAtomic) {
@@ -126,7 +129,7 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	off := uint64(k) * uint64(mtu)
 	pos := position(k, w.Track.Packets)
 	p := e.header(q, requestOpcode(w.Op, pos), q.req.next)
-	p.AckReq = pos.Ends() || q.req.sinceAck+1 >= q.req.ackEvery
+	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= max(1, min(ackInterval, q.ctl.Window()/4))
 	var payload []byte
 	switch w.Op {
 	case qp.RDMARead:
@@ -227,11 +230,13 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 	}
 }
 
-// startAckTimer starts the local ACK timer anew if anything is unanswered.
+// startAckTimer starts the local ACK timer anew if anything is unanswered. The
+// standard lets it expire after up to four times its nominal value (IBA
+// 9.7.6.1.3); that room is used for repeated timeouts.
 func (r *requester) startAckTimer(now time.Duration, a *qp.Attr) {
 	r.ackTimer = never
 	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.next) {
-		r.ackTimer = now + t
+		r.ackTimer = now + t<<min(r.timeouts, 2)
 	}
 }
 
@@ -245,7 +250,7 @@ func (e *Engine) goBack(now time.Duration, q *QP) {
 		return
 	}
 	r.retries--
-	r.wentBack = true
+	r.wentBack, r.probing = true, false
 	q.ctl.Lost(now)
 	e.rewind(q)
 	r.ackTimer = never // started again with the first packet
@@ -268,6 +273,8 @@ func (e *Engine) expire(now time.Duration, q *QP) {
 		e.Counters[LocalAckTimeout]++
 		e.goBack(now, q)
 		r.wentBack = false // a NAK for what is resent now is news
+		r.probing = true
+		r.timeouts = min(r.timeouts+1, 2)
 		e.ready.push(q)
 	}
 }

@@ -37,8 +37,8 @@ type Config struct {
 	RecvBuffer, SendBuffer int
 	// Portable uses the portable socket even where a faster one exists.
 	Portable bool
-	// Congestion makes the controller of each queue pair; nil is a fixed
-	// window that fits the receive buffer.
+	// Congestion makes the controller of each queue pair; nil is a window
+	// that fits the receive buffer and shrinks under loss (congestion.AIMD).
 	Congestion congestion.Factory
 	// Tap, if set, is shown every packet sent and received.
 	Tap udp.Tap
@@ -122,7 +122,7 @@ func Open(c Config) (*Device, error) {
 	d.keys = mr.NewTable(c.MaxMR, random)
 	congest := c.Congestion
 	if congest == nil {
-		congest = congestion.FixedForBuffer(info.RecvBuffer)
+		congest = congestion.ForBuffer(info.RecvBuffer)
 	}
 	d.engine = transport.New(transport.Config{
 		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP,
