@@ -76,14 +76,13 @@ func TestHostilePacketsAtTheSocket(t *testing.T) {
 
 // victim is a device with queue pairs that face the attacker's address.
 type victim struct {
-	dev   *verbs.Device
-	cq    *verbs.CQ
-	qps   []*verbs.QP
-	mem   *verbs.MR
-	want  []byte
-	valid [][]byte // packets that a peer could send
-	buf   []byte
-	peer  verbs.Endpoint
+	dev  *verbs.Device
+	cq   *verbs.CQ
+	qps  []*verbs.QP
+	mem  *verbs.MR
+	want []byte
+	buf  []byte
+	peer verbs.Endpoint
 }
 
 func openVictim(t *testing.T) *victim {

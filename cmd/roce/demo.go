@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -345,7 +344,7 @@ func demoSend(ctx context.Context, d *demoPair) (int, error) {
 	}
 	wc, err := d.b.wait(ctx)
 	if err == nil && int(wc.ByteLen) != len(src) {
-		err = fmt.Errorf("B received %d bytes, not %d", wc.ByteLen, len(src))
+		err = fmt.Errorf("device B received %d bytes, not %d", wc.ByteLen, len(src))
 	}
 	if err != nil {
 		return 0, err
@@ -365,7 +364,9 @@ func demoWrite(ctx context.Context, d *demoPair) (int, error) {
 
 func demoRead(ctx context.Context, d *demoPair) (int, error) {
 	src, dst := d.prepare(3)
-	copy(dst, bytes.ToUpper(src))
+	for i := range dst {
+		dst[i] = ^src[i]
+	}
 	half := d.a.mem.Bytes()[len(src) : 2*len(src)]
 	err := d.do(ctx, &qp.SendWR{Op: qp.RDMARead, SGE: []mr.SGE{d.a.mem.SGE(len(src), len(src))}, RemoteAddr: d.b.mem.Addr(), RKey: d.b.mem.Key()})
 	if err != nil {
