@@ -127,3 +127,19 @@ type Datagram struct {
 
 // CongestionExperienced reports whether a switch marked the packet (ECN = 11).
 func (d *Datagram) CongestionExperienced() bool { return d.TrafficClass&3 == 3 }
+
+// GRHLen is the length of the area in front of a received datagram's payload.
+const GRHLen = 40
+
+// PutGRH fills the area in front of a UD receive: the IPv6 header as received,
+// or for IPv4 20 zero bytes and the IPv4 header with a correct checksum, by
+// which readers tell the two apart (IBA 11.4.2.1, annex A17).
+func (d *Datagram) PutGRH(grh *[GRHLen]byte) {
+	*grh = [GRHLen]byte{}
+	p := Path{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort, TrafficClass: d.TrafficClass, HopLimit: d.HopLimit}
+	at := GRHLen - ipv6Len
+	if d.Src.Is4() {
+		at = GRHLen - ipv4Len
+	}
+	p.appendIP(grh[at:at], d.ID, udpLen+len(d.Data)+ICRCLen)
+}

@@ -89,26 +89,31 @@ func (p *Path) AppendDatagram(b []byte, id uint16, parts ...[]byte) []byte {
 	for _, part := range parts {
 		n += len(part)
 	}
-	hops := p.HopLimit
-	if hops == 0 {
-		hops = 64
-	}
-	at := len(b)
-	if p.Src.Is4() {
-		b = append(b, 0x45, p.TrafficClass, byte((n+ipv4Len)>>8), byte(n+ipv4Len), byte(id>>8), byte(id), dontFragment>>8, 0, hops, protUDP, 0, 0)
-		src, dst := p.Src.As4(), p.Dst.As4()
-		b = append(append(b, src[:]...), dst[:]...)
-		binary.BigEndian.PutUint16(b[at+10:], ^ipSum(b[at:]))
-	} else {
-		b = append(b, 0x60|p.TrafficClass>>4, p.TrafficClass<<4, 0, 0, byte(n>>8), byte(n), protUDP, hops)
-		src, dst := p.Src.As16(), p.Dst.As16()
-		b = append(append(b, src[:]...), dst[:]...)
-	}
+	b = p.appendIP(b, id, n)
 	b = append(b, byte(p.SrcPort>>8), byte(p.SrcPort), Port>>8, Port&0xFF, byte(n>>8), byte(n), 0, 0)
 	for _, part := range parts {
 		b = append(b, part...)
 	}
 	return b
+}
+
+// appendIP appends the IP header in front of n bytes of UDP header and payload.
+func (p *Path) appendIP(b []byte, id uint16, n int) []byte {
+	hops := p.HopLimit
+	if hops == 0 {
+		hops = 64
+	}
+	if p.Src.Is4() {
+		at := len(b)
+		b = append(b, 0x45, p.TrafficClass, byte((n+ipv4Len)>>8), byte(n+ipv4Len), byte(id>>8), byte(id), dontFragment>>8, 0, hops, protUDP, 0, 0)
+		src, dst := p.Src.As4(), p.Dst.As4()
+		b = append(append(b, src[:]...), dst[:]...)
+		binary.BigEndian.PutUint16(b[at+10:], ^ipSum(b[at:]))
+		return b
+	}
+	b = append(b, 0x60|p.TrafficClass>>4, p.TrafficClass<<4, 0, 0, byte(n>>8), byte(n), protUDP, hops)
+	src, dst := p.Src.As16(), p.Dst.As16()
+	return append(append(b, src[:]...), dst[:]...)
 }
 
 // ipSum is the ones' complement sum of a header.

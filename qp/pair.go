@@ -11,6 +11,9 @@ type Config struct {
 	Type   Type
 	SendCQ *cq.Queue
 	RecvCQ *cq.Queue
+	// SRQ, if set, is where the pair's receives come from, instead of a
+	// receive queue of its own.
+	SRQ *SharedRecv
 	// MaxSendWR and MaxRecvWR bound the work queues: default 128, at most
 	// 2^20 work requests.
 	MaxSendWR, MaxRecvWR int
@@ -125,6 +128,8 @@ func (p *Pair) checkSend(wr *SendWR) error {
 // PostRecv appends a receive work request. It is accepted from INIT on.
 func (p *Pair) PostRecv(wr *RecvWR) error {
 	switch {
+	case p.SRQ != nil:
+		return ErrSRQ
 	case p.Attr.State == Reset:
 		return ErrState
 	case p.RQ.Full():

@@ -134,9 +134,10 @@ type SendWQE struct {
 
 // Track is what the engine notes about a send work request.
 type Track struct {
-	First   bth.PSN // of the message
-	Packets int     // PSNs that the message takes; 0 before it is started
-	Got     int     // answered packets of a READ or atomic
+	First   bth.PSN  // of the message
+	Packets int      // PSNs that the message takes; 0 before it is started
+	Got     int      // answered packets of a READ or atomic
+	Path    bth.Path // UD: where it goes
 }
 
 // RecvWQE is a work request in a receive queue.

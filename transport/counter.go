@@ -48,6 +48,11 @@ const (
 	DropOutOfSequence
 	DropDuplicate
 	DropReservedNAK
+	DropQKey
+	DropNoRecv
+	DropUCSequence
+	DropUCRefused
+	DropUDTooLong
 	numCounters
 )
 
@@ -65,6 +70,8 @@ var counterNames = [numCounters]string{
 	DropQPN: "drop_unknown_qpn", DropTransport: "drop_wrong_transport", DropState: "drop_qp_state", DropAddress: "drop_wrong_address", DropPKey: "drop_bad_pkey",
 	DropStaleResponse: "drop_stale_response", DropUnexpectedResponse: "drop_unexpected_response", DropRNRWait: "drop_after_rnr",
 	DropOutOfSequence: "drop_out_of_sequence", DropDuplicate: "drop_duplicate", DropReservedNAK: "drop_reserved_syndrome",
+	DropQKey: "drop_bad_qkey", DropNoRecv: "drop_no_receive", DropUCSequence: "drop_uc_out_of_sequence", DropUCRefused: "drop_uc_refused",
+	DropUDTooLong: "drop_ud_too_long",
 }
 
 // String returns the counter's name.

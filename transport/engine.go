@@ -25,12 +25,15 @@ type Config struct {
 	OnEvent func(Event)
 	// MaxQP bounds the number of queue pairs.
 	MaxQP int
+	// PortMTU is the longest payload of a datagram, in bytes.
+	PortMTU int
 }
 
 // What the engine refuses.
 var (
 	ErrTooManyQPs = errors.New("transport: the device has its maximum of queue pairs; destroy some or raise MaxQP")
-	ErrType       = errors.New("transport: this queue pair type is not supported; use RC")
+	ErrType       = errors.New("transport: unknown queue pair type; use RC, UC, UD or GSI")
+	ErrGSI        = errors.New("transport: the device has its GSI pair (QP1) already")
 	ErrFamily     = errors.New("transport: the peer's address and the device's are not of one family; both must be IPv4 or both IPv6")
 	ErrDestroyed  = errors.New("transport: the queue pair was destroyed")
 )
@@ -46,10 +49,12 @@ type Engine struct {
 	nextQPN  bth.QPN
 	ready    fifo // pairs that may have something to send
 	timers   timers
+	finished []*QP // UC and UD pairs with requests that the last burst took
 	Counters Counters
 
 	in  bth.Packet // the packet being received
 	out bth.Packet // the packet being built
+	grh [bth.GRHLen]byte
 }
 
 // New returns an engine without queue pairs.
@@ -61,23 +66,33 @@ func New(cfg Config) *Engine {
 // handed out in turn from a random start, so that one that was destroyed comes
 // back as late as possible.
 func (e *Engine) Create(pd *mr.Domain, c qp.Config) (*QP, error) {
-	if c.Type != qp.RC {
+	switch {
+	case c.Type < qp.GSI || c.Type > qp.UD:
 		return nil, ErrType
-	}
-	if len(e.qps) >= e.cfg.MaxQP {
+	case c.Type == qp.GSI && e.qps[bth.QPNGSI] != nil:
+		return nil, ErrGSI
+	case len(e.qps) >= e.cfg.MaxQP:
 		return nil, ErrTooManyQPs
 	}
+	qpn := bth.QPNGSI
+	if c.Type != qp.GSI {
+		qpn = e.freeQPN()
+	}
+	q := newQP(qp.New(qpn, pd, c))
+	e.qps[q.QPN] = q
+	pd.Retain()
+	return q, nil
+}
+
+// freeQPN returns the next number that no pair has.
+func (e *Engine) freeQPN() bth.QPN {
 	for {
 		e.nextQPN = (e.nextQPN + 1) & 0xFFFFFF
 		// 0 and 1 are the management pairs, rxe's start at 16, the last is multicast.
 		if e.nextQPN >= 16 && e.nextQPN != bth.QPNMulticast && e.qps[e.nextQPN] == nil {
-			break
+			return e.nextQPN
 		}
 	}
-	q := newQP(qp.New(e.nextQPN, pd, c))
-	e.qps[q.QPN] = q
-	pd.Retain()
-	return q, nil
 }
 
 // Destroy ends a queue pair. Its outstanding work requests vanish without
@@ -107,11 +122,12 @@ func (e *Engine) PostSend(now time.Duration, q *QP, wr *qp.SendWR) error {
 	if err := q.PostSend(wr); err != nil {
 		return err
 	}
-	if q.Attr.State == qp.Err {
-		e.flush(q)
-		return nil
+	switch q.Attr.State {
+	case qp.Err, qp.SQE:
+		e.flushSend(q)
+	default:
+		e.kick(q)
 	}
-	e.kick(q)
 	return nil
 }
 
@@ -152,10 +168,14 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 	case info.Transport == bth.CNPClass:
 		e.Counters[CNPHandled]++
 		q.ctl.Notified(now)
-	case info.Request:
+	case q.Type == qp.RC && info.Request:
 		e.request(q, p, info)
-	default:
+	case q.Type == qp.RC:
 		e.response(now, q, p, info)
+	case q.Type == qp.UC:
+		e.receiveUC(q, p, info)
+	default:
+		e.receiveUD(q, p, info, d)
 	}
 	e.kick(q)
 }
@@ -169,11 +189,11 @@ func (e *Engine) admit(q *QP, p *bth.Packet, info *bth.Info, d *bth.Datagram) Co
 	switch {
 	case q == nil:
 		return DropQPN
-	case info.Transport != q.Type.Transport() && info.Transport != bth.CNPClass:
+	case info.Transport != q.Type.Transport() && (info.Transport != bth.CNPClass || !q.Type.Connected()):
 		return DropTransport
 	case info.Request && !q.Attr.State.CanReceive(), !info.Request && !q.Attr.State.CanSend():
 		return DropState
-	case d.Src != q.peer || d.Dst != e.cfg.Local:
+	case d.Dst != e.cfg.Local, q.Type.Connected() && d.Src != q.peer:
 		return DropAddress
 	case !bth.PKeyDefault.Matches(p.PKey):
 		return DropPKey
@@ -214,11 +234,13 @@ func (e *Engine) Deadline() (at time.Duration, ok bool) {
 }
 
 // Pending reports whether Transmit may have something to send.
-func (e *Engine) Pending() bool { return e.ready.n > 0 }
+func (e *Engine) Pending() bool { return e.ready.n > 0 || len(e.finished) > 0 }
 
 // Transmit fills the burst with the next packets of the ready pairs, in turn.
-// When it leaves room, nothing is left to send for now.
+// When it leaves room, nothing is left to send for now. The caller has sent the
+// burst of the call before: UC and UD requests complete by that.
 func (e *Engine) Transmit(now time.Duration, b *bth.Burst) {
+	e.finishSent()
 	for b.Free() > 0 {
 		q := e.ready.pop()
 		if q == nil {
@@ -238,11 +260,18 @@ func (e *Engine) transmit(now time.Duration, q *QP, b *bth.Burst) (more bool) {
 		if b.Free() == 0 {
 			return true
 		}
-		if !e.sendResponse(q, b) && !e.sendRequest(now, q, b) {
+		if !e.sendNext(now, q, b) {
 			return false
 		}
 	}
 	return true
+}
+
+func (e *Engine) sendNext(now time.Duration, q *QP, b *bth.Burst) bool {
+	if q.Type != qp.RC {
+		return e.sendUnreliable(q, b)
+	}
+	return e.sendResponse(q, b) || e.sendRequest(now, q, b)
 }
 
 // kick makes q ready to transmit, and its timer as early as it has to be.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/cq"
+	"github.com/goroce/goroce/qp"
 )
 
 // EventType is the kind of an asynchronous event; values as in the verbs API.
@@ -18,11 +19,15 @@ const (
 	EventQPAccessErr EventType = 3
 	EventCommEst     EventType = 4
 	EventSQDrained   EventType = 5
+
+	EventSRQLimitReached EventType = 15
+	EventLastWQEReached  EventType = 16
 )
 
 var eventNames = map[EventType]string{
 	EventCQErr: "CQ_ERR", EventQPFatal: "QP_FATAL", EventQPReqErr: "QP_REQ_ERR", EventQPAccessErr: "QP_ACCESS_ERR",
 	EventCommEst: "COMM_EST", EventSQDrained: "SQ_DRAINED",
+	EventSRQLimitReached: "SRQ_LIMIT_REACHED", EventLastWQEReached: "LAST_WQE_REACHED",
 }
 
 // String returns the verbs name of the event.
@@ -36,6 +41,7 @@ func (t EventType) String() string {
 // Event is an asynchronous event (IBA 11.6.3).
 type Event struct {
 	Type EventType
-	QPN  bth.QPN   // of the queue pair concerned
-	CQ   *cq.Queue // with EventCQErr
+	QPN  bth.QPN        // of the queue pair concerned
+	CQ   *cq.Queue      // with EventCQErr
+	SRQ  *qp.SharedRecv // with EventSRQLimitReached
 }

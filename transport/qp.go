@@ -24,6 +24,7 @@ type QP struct {
 	drained   bool // SQ_DRAINED was raised since SQD was entered
 	queued    bool
 	nextReady *QP
+	sentAll   bool // in Engine.finished
 	wakeAt    time.Duration
 	timerPos  int // in the heap, -1 when not
 }
@@ -41,6 +42,7 @@ func (q *QP) reset() {
 	q.rsp = responder{}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
 	q.commEst, q.drained = false, false
+	q.req.cur = q.SQ.Head()
 }
 
 // Modify changes attributes and state (IBA 11.2.5.2). It applies the whole call
@@ -72,7 +74,9 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 	case qp.Reset:
 		q.reset()
 	case qp.RTR:
-		q.ctl = e.cfg.Congestion(q.Attr.PathMTU)
+		if q.Type.Connected() {
+			q.ctl = e.cfg.Congestion(q.Attr.PathMTU)
+		}
 		q.rsp.start(&q.Attr)
 	case qp.RTS:
 		if from == qp.RTR {
@@ -88,12 +92,16 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 }
 
 func (e *Engine) setPath(q *QP) {
-	av := q.Attr.AV
-	q.path = bth.Path{
+	q.path = e.path(q.Attr.AV)
+	q.peer = q.path.Dst.WithZone("")
+}
+
+// path returns the way to an address.
+func (e *Engine) path(av qp.AddressVector) bth.Path {
+	return bth.Path{
 		Src: e.cfg.Local, Dst: av.DGID.Unmap(), SrcPort: e.cfg.SrcPort,
 		TrafficClass: av.TrafficClass, HopLimit: av.HopLimit,
 	}
-	q.peer = q.path.Dst.WithZone("")
 }
 
 // deadline returns the earlier of the pair's timers.
@@ -106,15 +114,22 @@ func (e *Engine) fail(q *QP) {
 	e.flush(q)
 }
 
+// failSend moves a UC or UD pair to SQE: its send queue is flushed, its receive
+// side goes on (IBA 10.3.1.6).
+func (e *Engine) failSend(q *QP) {
+	q.Attr.State = qp.SQE
+	e.flushSend(q)
+}
+
 // flush completes all work requests with WRFlushErr, in order, signaled or not
 // (IBA 10.3.1.7).
 func (e *Engine) flush(q *QP) {
-	q.req.ackTimer, q.req.rnrTimer = never, never
-	for q.SQ.Len() > 0 {
-		w := q.SQ.At(q.SQ.Head())
-		e.pushSend(q, w, &cq.WC{Status: cq.WRFlushErr})
+	e.flushSend(q)
+	if q.SRQ != nil && !q.rsp.lastWQE {
+		// The pair takes nothing more from its SRQ (IBA 11.6.3.2).
+		q.rsp.lastWQE = true
+		e.cfg.OnEvent(Event{Type: EventLastWQEReached, QPN: q.QPN})
 	}
-	q.req.cur = q.SQ.Tail()
 	if q.rsp.haveRecv {
 		q.rsp.haveRecv = false
 		e.pushRecv(q, &cq.WC{ID: q.rsp.recv.ID, Status: cq.WRFlushErr}, false)
@@ -124,6 +139,15 @@ func (e *Engine) flush(q *QP) {
 		q.RQ.Retire()
 		e.pushRecv(q, &cq.WC{ID: id, Status: cq.WRFlushErr}, false)
 	}
+}
+
+func (e *Engine) flushSend(q *QP) {
+	q.req.ackTimer, q.req.rnrTimer = never, never
+	for q.SQ.Len() > 0 {
+		w := q.SQ.At(q.SQ.Head())
+		e.pushSend(q, w, &cq.WC{Status: cq.WRFlushErr})
+	}
+	q.req.cur = q.SQ.Tail()
 }
 
 // pushSend retires the oldest send work request with the completion wc.

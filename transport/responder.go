@@ -21,6 +21,7 @@ type responder struct {
 	msg      message
 	recv     qp.RecvWQE // taken for the message in progress
 	haveRecv bool
+	lastWQE  bool // LAST_WQE_REACHED was raised
 
 	queue  responseQueue
 	replay replayCache
@@ -59,10 +60,7 @@ var (
 // opcode, rights, resources, length, key, execution, acknowledgement.
 func (e *Engine) request(q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.rsp
-	if q.Attr.State == qp.RTR && !q.commEst {
-		q.commEst = true
-		e.cfg.OnEvent(Event{Type: EventCommEst, QPN: q.QPN})
-	}
+	e.established(q)
 	switch d := p.PSN.Sub(r.expect); {
 	case d > 0:
 		e.outOfSequence(q)
@@ -85,6 +83,14 @@ func (e *Engine) request(q *QP, p *bth.Packet, info *bth.Info) {
 	}
 }
 
+// established raises COMM_EST at the first request in RTR.
+func (e *Engine) established(q *QP) {
+	if q.Attr.State == qp.RTR && !q.commEst {
+		q.commEst = true
+		e.cfg.OnEvent(Event{Type: EventCommEst, QPN: q.QPN})
+	}
+}
+
 // outOfSequence answers the first packet after a gap with one NAK that names
 // the missing PSN (IBA 9.7.5.1.3, C9-113).
 func (e *Engine) outOfSequence(q *QP) {
@@ -97,9 +103,11 @@ func (e *Engine) outOfSequence(q *QP) {
 	r.quiet = true
 	// A NAK acknowledges what precedes it, but rxe that is resending already
 	// ignores it, and waits for its timeout, unless an ACK has shown progress
-	// since. So one goes ahead of the NAK.
-	if r.got != r.gotAtNAK {
-		r.queue.ack(r.expect.Add(-1), r.msn)
+	// since. So one goes ahead of the NAK, but never for a READ or an atomic: its
+	// own answer shows progress, and if that is lost, rxe takes an ACK with the same
+	// PSN for it and completes the work request without its data.
+	if last := r.expect.Add(-1); r.got != r.gotAtNAK && r.replay.find(last) == nil {
+		r.queue.ack(last, r.msn)
 		r.gotAtNAK = r.got
 	}
 	r.queue.nak(r.expect, bth.NAKSequence, r.msn)
@@ -194,6 +202,14 @@ func (e *Engine) takeRecv(q *QP) bool {
 	r := &q.rsp
 	if r.haveRecv {
 		return true
+	}
+	if q.SRQ != nil {
+		ok, limit := q.SRQ.Take(&r.recv)
+		if limit {
+			e.cfg.OnEvent(Event{Type: EventSRQLimitReached, QPN: q.QPN, SRQ: q.SRQ})
+		}
+		r.haveRecv = ok
+		return ok
 	}
 	if q.RQ.Len() == 0 {
 		return false

@@ -125,7 +125,7 @@ func Open(c Config) (*Device, error) {
 		congest = congestion.ForBuffer(info.RecvBuffer)
 	}
 	d.engine = transport.New(transport.Config{
-		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP,
+		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP, PortMTU: d.mtu,
 	})
 	if c.Polled {
 		close(d.loopEnded)

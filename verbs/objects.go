@@ -6,6 +6,7 @@ import (
 
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
+	"github.com/goroce/goroce/qp"
 )
 
 // PD is a protection domain: memory regions and queue pairs that may work
@@ -72,6 +73,56 @@ func (m *MR) Deregister() error {
 	}
 	if m.pinned != nil {
 		return m.pinned.Free()
+	}
+	return nil
+}
+
+// SRQ is a shared receive queue: receives that several queue pairs take from.
+type SRQ struct {
+	dev *Device
+	q   *qp.SharedRecv
+}
+
+// CreateSRQ returns a shared receive queue for maxWR work requests with maxSGE
+// entries each; zero values mean 1024 and 4.
+func (p *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
+	if maxWR < 0 || maxWR > qp.MaxWR || maxSGE < 0 || maxSGE > qp.MaxSGE {
+		return nil, &OpError{Op: "create SRQ", Err: qp.ErrLimit}
+	}
+	return &SRQ{p.dev, qp.NewSharedRecv(p.domain, maxWR, maxSGE)}, nil
+}
+
+// PostRecv posts a receive work request; see QP.PostRecv.
+func (s *SRQ) PostRecv(wr *qp.RecvWR) error {
+	return s.own("post SRQ receive", func() error { return s.q.PostRecv(wr) })
+}
+
+// SetLimit arms the limit: once fewer than n work requests are left, the event
+// SRQ_LIMIT_REACHED is raised, once. 0 disarms.
+func (s *SRQ) SetLimit(n int) error {
+	return s.own("modify SRQ", func() error { return s.q.SetLimit(n) })
+}
+
+// Resize changes how many work requests fit; it cannot drop posted ones.
+func (s *SRQ) Resize(maxWR int) error {
+	return s.own("modify SRQ", func() error { return s.q.Resize(maxWR) })
+}
+
+// Len returns how many work requests wait.
+func (s *SRQ) Len() int {
+	s.dev.mu.Lock()
+	defer s.dev.mu.Unlock()
+	return s.q.Len()
+}
+
+func (s *SRQ) own(op string, f func() error) error {
+	s.dev.mu.Lock()
+	defer s.dev.mu.Unlock()
+	if s.dev.closed {
+		return ErrClosed
+	}
+	if err := f(); err != nil {
+		return &OpError{Op: op, Err: err}
 	}
 	return nil
 }

@@ -310,3 +310,7 @@ func TestOpenPortInUseNamesTheCure(t *testing.T) {
 		t.Fatalf("second Open: %v, want an InUseError", err)
 	}
 }
+
+func shortContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 100*time.Millisecond)
+}

@@ -14,6 +14,8 @@ import (
 var (
 	errCQE  = errors.New("the number of completions must be at least 1 and at most Config.MaxCQE")
 	errNoCQ = errors.New("a queue pair needs a SendCQ and a RecvCQ of the same device")
+	errSRQ  = errors.New("the shared receive queue belongs to another device")
+	errUD   = errors.New("a datagram queue pair has no peer to connect to: use Activate, and name the peer in each work request")
 	errGID  = errors.New("the remote endpoint has no GID; a RoCE peer has to send its IP address (ibv_*_pingpong: -g INDEX)")
 )
 
@@ -22,6 +24,7 @@ var (
 type QPConfig struct {
 	Type                   qp.Type // default RC
 	SendCQ, RecvCQ         *CQ
+	SRQ                    *SRQ // receives come from here, if set
 	MaxSendWR, MaxRecvWR   int
 	MaxSendSGE, MaxRecvSGE int
 	MaxInline              int
@@ -51,13 +54,19 @@ func (p *PD) CreateQP(c QPConfig) (*QP, error) {
 	if c.SendCQ == nil || c.RecvCQ == nil || c.SendCQ.dev != d || c.RecvCQ.dev != d {
 		return nil, &OpError{Op: "create QP", Err: errNoCQ}
 	}
+	var srq *qp.SharedRecv
+	if c.SRQ != nil {
+		if srq = c.SRQ.q; c.SRQ.dev != d {
+			return nil, &OpError{Op: "create QP", Err: errSRQ}
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil, ErrClosed
 	}
 	q, err := d.engine.Create(p.domain, qp.Config{
-		Type: c.Type, SendCQ: c.SendCQ.queue, RecvCQ: c.RecvCQ.queue,
+		Type: c.Type, SendCQ: c.SendCQ.queue, RecvCQ: c.RecvCQ.queue, SRQ: srq,
 		MaxSendWR: c.MaxSendWR, MaxRecvWR: c.MaxRecvWR, MaxSendSGE: c.MaxSendSGE, MaxRecvSGE: c.MaxRecvSGE,
 		MaxInline: c.MaxInline, SignalAll: c.SignalAll,
 	})
@@ -114,6 +123,9 @@ func (q *QP) Connect(remote Endpoint, c ConnectConfig) error {
 }
 
 func (q *QP) connect(remote Endpoint, c ConnectConfig) error {
+	if !q.q.Type.Connected() {
+		return &OpError{Op: "connect", QPN: q.QPN(), Err: errUD}
+	}
 	if !remote.GID.IsValid() || remote.GID.IsUnspecified() {
 		return &OpError{Op: "connect", QPN: q.QPN(), Err: errGID}
 	}
@@ -147,6 +159,29 @@ func (q *QP) connect(remote Endpoint, c ConnectConfig) error {
 	}
 	a.State = qp.RTS
 	return q.Modify(&a, qp.AttrState|rts)
+}
+
+// Activate takes a datagram queue pair (UD, GSI) from RESET to RTS with the
+// Q_Key that arriving datagrams must carry.
+func (q *QP) Activate(key bth.QKey) error {
+	a := qp.Attr{State: qp.Init, Port: 1, QKey: key, SQPSN: q.psn}
+	for _, step := range []struct {
+		to   qp.State
+		mask qp.AttrMask
+	}{
+		{qp.Init, qp.AttrPKeyIndex | qp.AttrPort | qp.AttrQKey},
+		{qp.RTR, 0},
+		{qp.RTS, qp.AttrSQPSN},
+	} {
+		a.State = step.to
+		if step.to == qp.Init && q.State() == qp.Init {
+			continue // the caller did that, to post receives
+		}
+		if err := q.Modify(&a, qp.AttrState|step.mask); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Modify changes state and attributes (IBA 11.2.5.2). The whole call is applied

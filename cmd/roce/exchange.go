@@ -42,7 +42,7 @@ func parseRecord(b []byte) (verbs.Endpoint, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return verbs.Endpoint{}, fmt.Errorf("the peer sent %q, which is no ibv_*_pingpong record: %w", text, err)
 	}
-	if gid.IsUnspecified() {
+	if gid.IsUnspecified() && qpn != 0 {
 		return verbs.Endpoint{}, errors.New("the peer sent no GID: RoCE needs one; run it with -g INDEX, where INDEX is a RoCE v2 GID of the right address family (show_gids or ibv_devinfo -v list them)")
 	}
 	return verbs.Endpoint{GID: gid.Unmap(), QPN: bth.QPN(qpn), PSN: bth.NewPSN(uint32(psn))}, nil
@@ -120,15 +120,41 @@ func readWhole(c net.Conn, n int) ([]byte, error) {
 	return b, nil
 }
 
-// sendRecord and receiveRecord exchange endpoints.
-func sendRecord(c net.Conn, e verbs.Endpoint) error { return writeWhole(c, formatRecord(e)) }
+// srqRecords is how many records ibv_srq_pingpong sends, used or not.
+const srqRecords = 256
 
-func receiveRecord(c net.Conn) (verbs.Endpoint, error) {
-	b, err := readWhole(c, recordLen)
-	if err != nil {
-		return verbs.Endpoint{}, err
+// sendRecords sends the endpoints, filled up to n records with empty ones, in
+// one write: the tools read with one call.
+func sendRecords(c net.Conn, es []verbs.Endpoint, n int) error {
+	var b []byte
+	for i := range n {
+		e := verbs.Endpoint{GID: netip.IPv6Unspecified()}
+		if i < len(es) {
+			e = es[i]
+		}
+		b = append(b, formatRecord(e)...)
 	}
-	return parseRecord(b)
+	return writeWhole(c, b)
+}
+
+// receiveRecords reads n records and returns the first used ones.
+func receiveRecords(c net.Conn, n, used int) ([]verbs.Endpoint, error) {
+	b, err := readWhole(c, n*recordLen)
+	if err != nil {
+		return nil, err
+	}
+	es := make([]verbs.Endpoint, used)
+	for i := range es {
+		if es[i], err = parseRecord(b[i*recordLen : (i+1)*recordLen]); err != nil {
+			return nil, err
+		}
+		if es[i].QPN == 0 {
+			return nil, fmt.Errorf("the peer has fewer than %d queue pairs: give both sides the same --num-qp (-q)", used)
+		}
+		// All share the first one's address.
+		es[i].GID = es[0].GID
+	}
+	return es, nil
 }
 
 var doneRecord = []byte("done\x00")

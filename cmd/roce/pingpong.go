@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
@@ -17,44 +18,71 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// pingpongKind is what distinguishes rc, uc, ud and srq.
+type pingpongKind struct {
+	name    string
+	typ     qp.Type
+	size    int // default message size
+	srq     bool
+	short   string
+	long    string
+	example string
+}
+
+var pingpongKinds = []pingpongKind{
+	{name: "rc", typ: qp.RC, size: 4096, short: "Reliable connection: the counterpart of ibv_rc_pingpong",
+		long: "rc sends messages to and fro over a reliable connection."},
+	{name: "uc", typ: qp.UC, size: 4096, short: "Unreliable connection: the counterpart of ibv_uc_pingpong",
+		long: "uc sends messages to and fro over an unreliable connection. Nothing is sent again: a\nlost packet ends the test."},
+	{name: "ud", typ: qp.UD, size: 1024, short: "Datagrams: the counterpart of ibv_ud_pingpong",
+		long: "ud sends datagrams to and fro. Nothing is sent again: a lost packet ends the test."},
+	{name: "srq", typ: qp.RC, size: 4096, srq: true, short: "Many connections on one shared receive queue: the counterpart of ibv_srq_pingpong",
+		long: "srq sends messages to and fro over many reliable connections, whose receives come from\none shared receive queue. --iters counts the messages of all together."},
+}
+
 func newPingpongCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pingpong",
-		Short: "Exchange messages with ibv_rc_pingpong or another roce",
+		Short: "Exchange messages with the ibv_*_pingpong tools or another roce",
 		Long: `pingpong is a peer of the ibv_*_pingpong tools of rdma-core, as client and as
 server, with their options and their output.`,
-		Args: exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Example: "  roce pingpong rc --help",
+		Args:    exactArgs(),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newPingpongRCCommand())
+	for _, k := range pingpongKinds {
+		cmd.AddCommand(newPingpongKindCommand(k))
+	}
 	return cmd
 }
 
-// pingpongFlags are the options, spelled as those of ibv_rc_pingpong.
+// pingpongFlags are the options, spelled as those of the original tools.
 type pingpongFlags struct {
 	deviceFlags
+	kind                            pingpongKind
 	port, size, iters, mtu, rxDepth int
-	sl, ibPort                      int
+	sl, ibPort, numQP               int
+	wait                            time.Duration
 	check, events, json             bool
 }
 
-func newPingpongRCCommand() *cobra.Command {
-	var f pingpongFlags
+func newPingpongKindCommand(k pingpongKind) *cobra.Command {
+	f := pingpongFlags{kind: k, mtu: 1024, numQP: 1}
 	cmd := &cobra.Command{
-		Use:   "rc [HOST]",
-		Short: "Reliable connection: the counterpart of ibv_rc_pingpong",
-		Long: `rc sends messages to and fro over a reliable connection. Without HOST it is the
-server and waits for a client; with HOST it is the client. The other side may be
-ibv_rc_pingpong, which has to be given its RoCE v2 GID with -g.`,
-		Example: `  # against a Linux host with RDMA, which runs: ibv_rc_pingpong -g 1
-  roce pingpong rc 192.0.2.7
+		Use:   k.name + " [HOST]",
+		Short: k.short,
+		Long: k.long + `
+Without HOST it is the server and waits for a client; with HOST it is the client.
+The other side may be ibv_` + k.name + `_pingpong, which has to be given its RoCE v2 GID with -g.`,
+		Example: fmt.Sprintf(`  # against a Linux host with RDMA, which runs: ibv_%[1]s_pingpong -g 1
+  roce pingpong %[1]s 192.0.2.7
 
   # both sides on one machine
-  roce pingpong rc --dev 127.0.0.2 &
-  roce pingpong rc --dev 127.0.0.1 127.0.0.2`,
+  roce pingpong %[1]s --dev 127.0.0.2 &
+  roce pingpong %[1]s --dev 127.0.0.1 127.0.0.2`, k.name),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usageError(cmd, "%q is one argument too many: rc takes one HOST", args[1])
+				return usageError(cmd, "%q is one argument too many: %s takes one HOST", args[1], cmd.Name())
 			}
 			return nil
 		},
@@ -66,7 +94,7 @@ ibv_rc_pingpong, which has to be given its RoCE v2 GID with -g.`,
 			if len(args) == 1 {
 				host = args[0]
 			}
-			return runPingpongRC(cmd.Context(), &f, host, cmd.OutOrStdout())
+			return runPingpong(cmd.Context(), &f, host, cmd.OutOrStdout())
 		},
 	}
 	f.register(cmd)
@@ -77,14 +105,20 @@ func (f *pingpongFlags) register(cmd *cobra.Command) {
 	f.deviceFlags.register(cmd)
 	fs := cmd.Flags()
 	fs.IntVarP(&f.port, "port", "p", 18515, "TCP `PORT` of the exchange before the test")
-	fs.IntVarP(&f.size, "size", "s", 4096, "`BYTES` per message")
+	fs.IntVarP(&f.size, "size", "s", f.kind.size, "`BYTES` per message")
 	fs.IntVarP(&f.iters, "iters", "n", 1000, "`NUMBER` of messages each way")
-	fs.IntVarP(&f.mtu, "mtu", "m", 1024, "path MTU in `BYTES`: 256, 512, 1024, 2048 or 4096, the same on both sides")
+	if f.kind.typ.Connected() {
+		fs.IntVarP(&f.mtu, "mtu", "m", 1024, "path MTU in `BYTES`: 256, 512, 1024, 2048 or 4096, the same on both sides")
+	}
+	if f.kind.srq {
+		fs.IntVarP(&f.numQP, "num-qp", "q", 16, "`NUMBER` of connections, the same on both sides")
+	}
 	fs.IntVarP(&f.rxDepth, "rx-depth", "r", 500, "`NUMBER` of receives to keep posted")
 	fs.BoolVarP(&f.check, "check", "c", false, "check the received bytes")
 	fs.BoolVarP(&f.events, "events", "e", false, "sleep until a completion instead of polling for it")
 	fs.IntVarP(&f.ibPort, "ib-port", "i", 1, "port of the device: 1, for compatibility")
 	fs.IntVarP(&f.sl, "sl", "l", 0, "service level: accepted for compatibility; Ethernet has none")
+	fs.DurationVar(&f.wait, "wait", 30*time.Second, "give up when nothing happens for this `TIME`")
 	fs.BoolVar(&f.json, "json", false, "print the result as one JSON object")
 }
 
@@ -100,19 +134,25 @@ func (f *pingpongFlags) validate(cmd *cobra.Command) error {
 		return usageError(cmd, "--mtu is %d; it must be 256, 512, 1024, 2048 or 4096", f.mtu)
 	case f.rxDepth < 1 || f.rxDepth > qp.MaxWR:
 		return usageError(cmd, "--rx-depth is %d; it must be 1 to %d", f.rxDepth, qp.MaxWR)
+	case f.numQP < 1 || f.numQP > srqRecords || f.kind.srq && f.numQP > f.rxDepth:
+		return usageError(cmd, "--num-qp is %d; it must be 1 to %d and at most --rx-depth", f.numQP, srqRecords)
 	case f.ibPort != 1:
 		return usageError(cmd, "--ib-port is %d; the device has port 1 only", f.ibPort)
+	case f.wait <= 0:
+		return usageError(cmd, "--wait is %v; it must be positive", f.wait)
 	}
 	return nil
 }
 
 // pingpongResult is what --json prints.
 type pingpongResult struct {
+	Type      string            `json:"type"`
 	Local     string            `json:"local"`
 	Remote    string            `json:"remote"`
 	Size      int               `json:"size_bytes"`
 	Iters     int               `json:"iterations"`
 	MTU       int               `json:"path_mtu"`
+	QPs       int               `json:"queue_pairs"`
 	Seconds   float64           `json:"seconds"`
 	Bytes     int64             `json:"bytes"`
 	MbitPerS  float64           `json:"mbit_per_second"`
@@ -121,72 +161,91 @@ type pingpongResult struct {
 	Counters  map[string]uint64 `json:"counters"`
 }
 
-// runPingpongRC runs one test as client (host given) or server.
-func runPingpongRC(ctx context.Context, f *pingpongFlags, host string, out io.Writer) error {
+// runPingpong runs one test as client (host given) or server.
+func runPingpong(ctx context.Context, f *pingpongFlags, host string, out io.Writer) error {
 	text := out
 	if f.json {
 		text = io.Discard
 	}
-	conn, peerFirst, err := meet(ctx, f, host)
+	conn, first, err := f.meet(ctx, host)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	p, err := newPingpong(f, conn, host != "", peerFirst)
+	p, err := newPingpong(f, conn, host != "", first)
 	if err != nil {
 		return err
 	}
-	if err = p.connect(conn, peerFirst, text); err == nil {
+	if err = p.connect(conn, first, text); err == nil {
 		err = p.run(ctx, text)
 	}
 	if err == nil && f.json {
 		err = p.printJSON(out)
 	}
-	if err == nil {
+	if err == nil && f.kind.typ == qp.RC {
 		p.linger(ctx)
 	}
 	return errors.Join(err, p.close())
 }
 
-// meet makes the TCP connection. A server learns the client's record first,
-// which tells the address family that it has to use.
-func meet(ctx context.Context, f *pingpongFlags, host string) (net.Conn, verbs.Endpoint, error) {
+// meet makes the TCP connection. A server learns the client's records first,
+// which tell the address family that it has to use.
+func (f *pingpongFlags) meet(ctx context.Context, host string) (net.Conn, []verbs.Endpoint, error) {
 	if host != "" {
 		c, err := dialPeer(ctx, host, f.port)
-		return c, verbs.Endpoint{}, err
+		return c, nil, err
 	}
 	c, err := acceptPeer(ctx, f.port)
 	if err != nil {
-		return nil, verbs.Endpoint{}, err
+		return nil, nil, err
 	}
-	e, err := receiveRecord(c)
+	e, err := receiveRecords(c, f.records(), f.numQP)
 	if err != nil {
 		c.Close()
 	}
 	return c, e, err
 }
 
-// pingpong is one end of the test.
-type pingpong struct {
-	f        *pingpongFlags
-	client   bool
-	dev      *verbs.Device
-	closeDev func() error
-	cq       *verbs.CQ
-	qp       *verbs.QP
-	send     *verbs.MR
-	recv     *verbs.MR
-	remote   verbs.Endpoint
-	posted   int // receives posted and not completed
-	elapsed  time.Duration
+// records is how many records each side sends: the srq test always sends the
+// same number, however many connections it has.
+func (f *pingpongFlags) records() int {
+	if f.kind.srq {
+		return srqRecords
+	}
+	return 1
 }
 
-func newPingpong(f *pingpongFlags, conn net.Conn, client bool, first verbs.Endpoint) (*pingpong, error) {
+// lane is one queue pair of the test. Its next message leaves when the last one
+// has gone and a message has come.
+type lane struct {
+	qp                   *verbs.QP
+	remote               verbs.Endpoint
+	awaitSend, awaitRecv bool
+}
+
+// pingpong is one end of the test.
+type pingpong struct {
+	f         *pingpongFlags
+	client    bool
+	dev       *verbs.Device
+	closeDev  func() error
+	cq        *verbs.CQ
+	srq       *verbs.SRQ
+	lanes     []*lane
+	byQPN     map[bth.QPN]*lane
+	send      *verbs.MR
+	recv      *verbs.MR
+	posted    int // receives posted and not completed
+	gone, got int // messages sent and received
+	elapsed   time.Duration
+}
+
+func newPingpong(f *pingpongFlags, conn net.Conn, client bool, first []verbs.Endpoint) (*pingpong, error) {
 	addr, err := pingpongAddr(f, conn, first)
 	if err != nil {
 		return nil, err
 	}
-	p := &pingpong{f: f, client: client}
+	p := &pingpong{f: f, client: client, byQPN: map[bth.QPN]*lane{}}
 	p.dev, p.closeDev, err = f.open(verbs.Config{Addr: addr, Polled: !f.events})
 	if err != nil {
 		return nil, err
@@ -199,29 +258,45 @@ func newPingpong(f *pingpongFlags, conn net.Conn, client bool, first verbs.Endpo
 
 // pingpongAddr chooses the local address: the user's, else the one that the TCP
 // connection uses if the peer's GID is of that family.
-func pingpongAddr(f *pingpongFlags, conn net.Conn, first verbs.Endpoint) (netip.Addr, error) {
+func pingpongAddr(f *pingpongFlags, conn net.Conn, first []verbs.Endpoint) (netip.Addr, error) {
 	switch {
-	case f.given():
-		return f.addr(first.GID)
-	case !first.GID.IsValid():
+	case len(first) == 0:
 		return f.addr(peerAddr(conn))
-	case localAddr(conn).Is4() == first.GID.Is4():
+	case !f.given() && localAddr(conn).Is4() == first[0].GID.Is4():
 		return localAddr(conn), nil
 	}
-	return f.addr(first.GID)
+	return f.addr(first[0].GID)
 }
 
 func (p *pingpong) create() (err error) {
 	f := p.f
-	if p.cq, err = p.dev.CreateCQ(f.rxDepth + 1); err != nil {
+	if f.kind.typ == qp.UD && f.size > p.dev.ActiveMTU() {
+		return fmt.Errorf("a datagram of %d bytes does not fit the path MTU of %v, %d: give --size %d or less", f.size, p.dev.Addr(), p.dev.ActiveMTU(), p.dev.ActiveMTU())
+	}
+	if p.cq, err = p.dev.CreateCQ(f.rxDepth + f.numQP); err != nil {
 		return err
 	}
 	pd := p.dev.AllocPD()
-	p.qp, err = pd.CreateQP(verbs.QPConfig{SendCQ: p.cq, RecvCQ: p.cq, MaxSendWR: 1, MaxRecvWR: f.rxDepth, SignalAll: true})
-	if err != nil {
-		return err
+	if f.kind.srq {
+		if p.srq, err = pd.CreateSRQ(f.rxDepth, 1); err != nil {
+			return err
+		}
 	}
-	buf := make([]byte, f.size)
+	for range f.numQP {
+		q, err := pd.CreateQP(verbs.QPConfig{Type: f.kind.typ, SendCQ: p.cq, RecvCQ: p.cq, SRQ: p.srq, MaxSendWR: 1, MaxRecvWR: f.rxDepth, SignalAll: true})
+		if err != nil {
+			return err
+		}
+		l := &lane{qp: q, awaitRecv: true}
+		p.lanes = append(p.lanes, l)
+		p.byQPN[q.QPN()] = l
+	}
+	return p.createBuffers(pd)
+}
+
+// createBuffers makes the buffers. A datagram arrives behind its GRH.
+func (p *pingpong) createBuffers(pd *verbs.PD) (err error) {
+	buf := make([]byte, p.grh()+p.f.size)
 	if p.recv, err = pd.RegisterMR(buf, mr.LocalWrite); err != nil {
 		return err
 	}
@@ -229,11 +304,19 @@ func (p *pingpong) create() (err error) {
 	// original does; the client keeps what it sent, to compare.
 	p.send = p.recv
 	if p.client {
-		buf = make([]byte, f.size)
+		buf = make([]byte, p.grh()+p.f.size)
 		p.send, err = pd.RegisterMR(buf, 0)
 	}
-	fillMessage(buf)
+	fillMessage(buf[p.grh():])
 	return err
+}
+
+// grh is how many bytes precede the message in a buffer.
+func (p *pingpong) grh() int {
+	if p.f.kind.typ == qp.UD {
+		return bth.GRHLen
+	}
+	return 0
 }
 
 // checkPage is how far apart the bytes are that the original tools check.
@@ -250,15 +333,24 @@ func fillMessage(b []byte) {
 	}
 }
 
-// connect exchanges endpoints and brings the queue pair to RTS.
-func (p *pingpong) connect(conn net.Conn, first verbs.Endpoint, out io.Writer) error {
-	if err := p.qp.Modify(&qp.Attr{State: qp.Init, Port: 1}, qp.AttrState|qp.AttrPKeyIndex|qp.AttrPort|qp.AttrAccess); err != nil {
-		return err
+// udQKey is the Q_Key of the original tool.
+const udQKey = 0x11111111
+
+// connect exchanges endpoints and brings the queue pairs to RTS.
+func (p *pingpong) connect(conn net.Conn, first []verbs.Endpoint, out io.Writer) error {
+	for _, l := range p.lanes {
+		attr, mask := qp.Attr{State: qp.Init, Port: 1, QKey: udQKey}, qp.AttrAccess
+		if p.f.kind.typ == qp.UD {
+			mask = qp.AttrQKey
+		}
+		if err := l.qp.Modify(&attr, qp.AttrState|qp.AttrPKeyIndex|qp.AttrPort|mask); err != nil {
+			return err
+		}
+		printEndpoint(out, "local", l.qp.Local())
 	}
 	if err := p.postRecvs(); err != nil {
 		return err
 	}
-	printEndpoint(out, "local", p.qp.Local())
 	if p.client {
 		return p.connectClient(conn, out)
 	}
@@ -266,10 +358,10 @@ func (p *pingpong) connect(conn net.Conn, first verbs.Endpoint, out io.Writer) e
 }
 
 func (p *pingpong) connectClient(conn net.Conn, out io.Writer) error {
-	if err := sendRecord(conn, p.qp.Local()); err != nil {
+	if err := p.sendRecords(conn); err != nil {
 		return err
 	}
-	remote, err := receiveRecord(conn)
+	remote, err := receiveRecords(conn, p.f.records(), p.f.numQP)
 	if err != nil {
 		return err
 	}
@@ -279,110 +371,160 @@ func (p *pingpong) connectClient(conn net.Conn, out io.Writer) error {
 	return writeWhole(conn, doneRecord)
 }
 
-func (p *pingpong) connectServer(conn net.Conn, first verbs.Endpoint, out io.Writer) error {
+func (p *pingpong) connectServer(conn net.Conn, first []verbs.Endpoint, out io.Writer) error {
 	if err := p.toRTS(first, out); err != nil {
 		return err
 	}
-	if err := sendRecord(conn, p.qp.Local()); err != nil {
+	if err := p.sendRecords(conn); err != nil {
 		return err
 	}
 	return receiveDone(conn)
 }
 
-func (p *pingpong) toRTS(remote verbs.Endpoint, out io.Writer) error {
-	p.remote = remote
-	if err := p.qp.Connect(remote, verbs.ConnectConfig{PathMTU: p.f.mtu, MaxRDAtomic: 1, MaxDestRDAtomic: 1}); err != nil {
-		return err
+func (p *pingpong) sendRecords(conn net.Conn) error {
+	all := make([]verbs.Endpoint, len(p.lanes))
+	for i, l := range p.lanes {
+		all[i] = l.qp.Local()
 	}
-	printEndpoint(out, "remote", remote)
+	return sendRecords(conn, all, p.f.records())
+}
+
+func (p *pingpong) toRTS(remote []verbs.Endpoint, out io.Writer) error {
+	for i, l := range p.lanes {
+		l.remote = remote[i]
+		var err error
+		if p.f.kind.typ == qp.UD {
+			err = l.qp.Activate(udQKey)
+		} else {
+			err = l.qp.Connect(l.remote, verbs.ConnectConfig{PathMTU: p.f.mtu, MaxRDAtomic: 1, MaxDestRDAtomic: 1})
+		}
+		if err != nil {
+			return err
+		}
+		printEndpoint(out, "remote", l.remote)
+	}
 	return nil
 }
 
 func (p *pingpong) postRecvs() error {
+	post := p.lanes[0].qp.PostRecv
+	if p.srq != nil {
+		post = p.srq.PostRecv
+	}
 	for ; p.posted < p.f.rxDepth; p.posted++ {
-		if err := p.qp.PostRecv(&qp.RecvWR{SGE: []mr.SGE{p.recv.SGE(0, p.f.size)}}); err != nil {
+		if err := post(&qp.RecvWR{SGE: []mr.SGE{p.recv.SGE(0, p.recv.Len())}}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// run exchanges the messages: one is under way at a time, and the next is sent
-// when the last one has gone and its answer has come.
+// postSend sends the lane's next message.
+func (p *pingpong) postSend(l *lane) error {
+	l.awaitSend, l.awaitRecv = true, true
+	wr := qp.SendWR{Op: qp.Send, SGE: []mr.SGE{p.send.SGE(p.grh(), p.f.size)}}
+	if p.f.kind.typ == qp.UD {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = &qp.AddressVector{DGID: l.remote.GID}, l.remote.QPN, udQKey
+	}
+	return l.qp.PostSend(&wr)
+}
+
+// run exchanges the messages, one under way per lane.
 func (p *pingpong) run(ctx context.Context, out io.Writer) error {
-	n := p.f.iters
-	sent, gone, got := 0, 0, 0
-	post := func() error {
-		sent++
-		return p.qp.PostSend(&qp.SendWR{Op: qp.Send, SGE: []mr.SGE{p.send.SGE(0, p.f.size)}})
-	}
 	start := time.Now()
-	if p.client {
-		if err := post(); err != nil {
-			return err
+	for _, l := range p.lanes {
+		if p.client {
+			if err := p.postSend(l); err != nil {
+				return err
+			}
 		}
 	}
-	var wcs [16]cq.WC
-	for got < n || gone < n {
-		k, err := p.cq.Wait(ctx, wcs[:])
-		if err != nil {
-			return fmt.Errorf("stopped after %d of %d messages: %w", got, n, err)
-		}
-		for _, wc := range wcs[:k] {
-			if wc.Status != cq.Success {
-				if got == n && sent == n && wc.Status == cq.RetryExcErr {
-					gone = n // the peer has all it wanted and is gone
-					continue
-				}
-				return p.explain(wc, got)
-			}
-			if !wc.Recv() {
-				gone++
-				continue
-			}
-			got++
-			p.posted--
-			if err := p.checkMessage(wc); err != nil {
-				return err
-			}
-		}
-		if p.posted <= 1 {
-			if err := p.postRecvs(); err != nil {
-				return err
-			}
-		}
-		// The client's next message waits for the answer to its last one, the
-		// server's for a message to answer.
-		if turn := got; gone == sent && sent < n && (p.client && turn >= sent || !p.client && turn > sent) {
-			if err := post(); err != nil {
-				return err
-			}
+	for n := p.f.iters; p.got < n || p.gone < n; {
+		if err := p.step(ctx); err != nil {
+			return err
 		}
 	}
 	p.elapsed = time.Since(start)
 	return p.report(out)
 }
 
-// explain turns a failed completion into a sentence with a cure.
-func (p *pingpong) explain(wc cq.WC, got int) error {
+// step waits for completions and handles them.
+func (p *pingpong) step(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.f.wait)
+	defer cancel()
+	var wcs [16]cq.WC
+	n, err := p.cq.Wait(ctx, wcs[:])
+	if err != nil {
+		return p.silence(ctx, err)
+	}
+	for i := range wcs[:n] {
+		if err := p.handle(&wcs[i]); err != nil {
+			return err
+		}
+	}
+	if p.posted <= 1 || p.srq != nil && p.posted <= p.f.numQP {
+		return p.postRecvs()
+	}
+	return nil
+}
+
+func (p *pingpong) handle(wc *cq.WC) error {
+	l := p.byQPN[wc.QPN]
 	switch {
-	case wc.Status == cq.RetryExcErr && got == 0:
-		return fmt.Errorf("no answer from %v after all retries: is UDP port 4791 open there, does its GID (-g) name this address, and does its path MTU of %d fit the network", p.remote.GID, p.f.mtu)
+	case wc.Status != cq.Success && p.got >= p.f.iters:
+		p.gone = p.f.iters // the peer has all it wanted and is gone
+		return nil
+	case wc.Status != cq.Success:
+		return p.explain(wc, l)
+	case wc.Recv():
+		l.awaitRecv = false
+		p.got++
+		p.posted--
+		if err := p.checkMessage(wc); err != nil {
+			return err
+		}
+	default:
+		l.awaitSend = false
+		p.gone++
+	}
+	if p.gone < p.f.iters && !l.awaitSend && !l.awaitRecv {
+		return p.postSend(l)
+	}
+	return nil
+}
+
+// silence turns the end of waiting into a sentence with a cause.
+func (p *pingpong) silence(ctx context.Context, err error) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("stopped after %d of %d messages: %w", p.got, p.f.iters, err)
+	}
+	cause := "the peer has stopped, or the two sides differ in --iters"
+	if p.f.kind.typ != qp.RC {
+		cause += "; or a packet was lost, which nothing repairs on this service"
+	}
+	return fmt.Errorf("nothing happened for %v after %d of %d messages: %s", p.f.wait, p.got, p.f.iters, cause)
+}
+
+// explain turns a failed completion into a sentence with a cure.
+func (p *pingpong) explain(wc *cq.WC, l *lane) error {
+	switch {
+	case wc.Status == cq.RetryExcErr && p.got == 0:
+		return fmt.Errorf("no answer from %v after all retries: is UDP port 4791 open there, does its GID (-g) name this address, and does its path MTU of %d fit the network", l.remote.GID, p.f.mtu)
 	case wc.Status == cq.RNRRetryExcErr:
 		return errors.New("the peer posted no receive in time: raise its -r")
 	}
-	return fmt.Errorf("work request failed after %d messages: %v", got, wc.Status)
+	return fmt.Errorf("work request failed after %d messages: %v", p.got, wc.Status)
 }
 
 // checkMessage compares what came with what is known of it.
-func (p *pingpong) checkMessage(wc cq.WC) error {
-	if int(wc.ByteLen) != p.f.size {
-		return fmt.Errorf("a message of %d bytes came, not %d: give both sides the same --size", wc.ByteLen, p.f.size)
+func (p *pingpong) checkMessage(wc *cq.WC) error {
+	if int(wc.ByteLen) != p.recv.Len() {
+		return fmt.Errorf("a message of %d bytes came, not %d: give both sides the same --size", int(wc.ByteLen)-p.grh(), p.f.size)
 	}
 	if !p.f.check {
 		return nil
 	}
-	got, sent := p.recv.Bytes(), p.send.Bytes()
+	got, sent := p.recv.Bytes()[p.grh():], p.send.Bytes()[p.grh():]
 	for i := range got {
 		switch {
 		case p.client && got[i] != sent[i]:
@@ -406,7 +548,8 @@ func (p *pingpong) bytes() int64 { return int64(p.f.size) * int64(p.f.iters) * 2
 func (p *pingpong) printJSON(out io.Writer) error {
 	s := p.elapsed.Seconds()
 	return json.NewEncoder(out).Encode(pingpongResult{
-		Local: gidText(p.dev.GID()), Remote: gidText(p.remote.GID), Size: p.f.size, Iters: p.f.iters, MTU: p.f.mtu,
+		Type: p.f.kind.name, Local: gidText(p.dev.GID()), Remote: gidText(p.lanes[0].remote.GID),
+		Size: p.f.size, Iters: p.f.iters, MTU: p.f.mtu, QPs: p.f.numQP,
 		Seconds: s, Bytes: p.bytes(), MbitPerS: float64(p.bytes()) * 8 / 1e6 / s, USPerIter: s * 1e6 / float64(p.f.iters),
 		Checked: p.f.check, Counters: p.dev.Stats(),
 	})

@@ -75,7 +75,7 @@ func (n *Net) AddHost(window int) *Host {
 	h.Keys = mr.NewTable(1<<16, n.rng.Uint32)
 	h.PD = h.Keys.NewDomain()
 	h.Engine = transport.New(transport.Config{
-		Local: h.Addr, SrcPort: bth.Port, Random: n.rng.Uint32, MaxQP: 1 << 16,
+		Local: h.Addr, SrcPort: bth.Port, Random: n.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
 		Congestion: func(int) congestion.Controller { return congestion.Fixed(window) },
 		OnEvent:    func(e transport.Event) { h.Events = append(h.Events, e) },
 	})
@@ -194,7 +194,7 @@ func (n *Net) transmit() {
 			for i := range h.burst.Frames() {
 				n.send(h, &h.burst.Frames()[i])
 			}
-			if h.burst.Free() > 0 {
+			if !h.Pending() {
 				break
 			}
 		}
