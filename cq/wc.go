@@ -61,6 +61,7 @@ const (
 	OpLocalInv        Opcode = 6
 	OpFlush           Opcode = 8
 	OpAtomicWrite     Opcode = 9
+	OpRegMR           Opcode = 32
 	OpRecv            Opcode = 128
 	OpRecvRDMAWithImm Opcode = 129
 )
@@ -75,7 +76,7 @@ func (o Opcode) String() string {
 
 var opcodeText = map[Opcode]string{
 	OpSend: "SEND", OpRDMAWrite: "RDMA WRITE", OpRDMARead: "RDMA READ", OpCompSwap: "COMPARE SWAP", OpFetchAdd: "FETCH ADD",
-	OpBindMW: "BIND MW", OpLocalInv: "LOCAL INV", OpFlush: "FLUSH", OpAtomicWrite: "ATOMIC WRITE",
+	OpBindMW: "BIND MW", OpLocalInv: "LOCAL INV", OpFlush: "FLUSH", OpAtomicWrite: "ATOMIC WRITE", OpRegMR: "REG MR",
 	OpRecv: "RECV", OpRecvRDMAWithImm: "RECV RDMA WITH IMM",
 }
 

@@ -25,12 +25,20 @@ func Total(sges []SGE) (n uint64) {
 // domain d that needs the given right (IBA 10.6.3). The slice aliases the
 // region. n is at most 2^31; what to do for n = 0 is the caller's affair.
 func (d *Domain) Remote(key uint32, need Access, va, n uint64) ([]byte, Fault) {
+	return d.RemoteFor(0, key, need, va, n)
+}
+
+// RemoteFor is Remote for the queue pair with number pair: a type 2 window is
+// open to the pair that it was bound on only.
+func (d *Domain) RemoteFor(pair, key uint32, need Access, va, n uint64) ([]byte, Fault) {
 	r := d.table.find(key)
 	switch {
 	case r == nil:
 		return nil, FaultKey
 	case r.domain != d:
 		return nil, FaultDomain
+	case r.invalid, r.pair != 0 && r.pair != pair:
+		return nil, FaultState
 	case r.access&need != need:
 		return nil, FaultAccess
 	}
@@ -138,6 +146,16 @@ func FetchAdd(word []byte, add uint64) uint64 {
 		return old
 	}
 	return atomic.AddUint64(p, add) - add
+}
+
+// AtomicWrite stores the 8 bytes of data in word at once: no reader that loads
+// the word atomically sees a mixture.
+func AtomicWrite(word, data []byte) {
+	if p := alignedWord(word); p != nil {
+		atomic.StoreUint64(p, binary.NativeEndian.Uint64(data))
+		return
+	}
+	copy(word, data[:8])
 }
 
 // alignedWord returns word as an integer that the processor can change

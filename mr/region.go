@@ -17,7 +17,10 @@ const (
 	RemoteWrite  Access = 1 << 1
 	RemoteRead   Access = 1 << 2
 	RemoteAtomic Access = 1 << 3
+	MWBind       Access = 1 << 4 // memory windows may be bound to the region
 	ZeroBased    Access = 1 << 5 // addresses start at 0 instead of the memory's own
+	FlushGlobal  Access = 1 << 8 // FLUSH to global visibility
+	FlushPersist Access = 1 << 9 // FLUSH to persistence
 )
 
 // Fault says why an access to memory was refused. 0 is no fault.
@@ -27,6 +30,7 @@ type Fault uint8
 const (
 	FaultKey    Fault = iota + 1 // no region has this key
 	FaultDomain                  // the region belongs to another protection domain
+	FaultState                   // the key is not valid: an unbound window, or invalidated
 	FaultAccess                  // the region lacks the right
 	FaultRange                   // not wholly inside the region
 )
@@ -38,6 +42,8 @@ func (f Fault) Error() string {
 		return "mr: no memory region has this key"
 	case FaultDomain:
 		return "mr: the key belongs to another protection domain"
+	case FaultState:
+		return "mr: the key is not valid now: an unbound window, or invalidated"
 	case FaultAccess:
 		return "mr: the memory region lacks the access right"
 	case FaultRange:
@@ -52,6 +58,7 @@ var (
 	ErrFull   = errors.New("mr: the table holds its maximum of memory regions")
 	ErrClosed = errors.New("mr: the memory region is already deregistered")
 	ErrInUse  = errors.New("mr: the protection domain still has memory regions or queue pairs")
+	ErrBound  = errors.New("mr: memory windows are bound to the region; invalidate or deallocate them first")
 )
 
 // Domain is a protection domain (PD, IBA 10.2.3). A key works only for queue
@@ -70,13 +77,25 @@ func (d *Domain) Release() { d.uses.Add(-1) }
 // InUse reports whether regions or queue pairs belong to the domain.
 func (d *Domain) InUse() bool { return d.uses.Load() > 0 }
 
-// Region is a memory region. Its fields do not change after registration.
+// Region is a memory region, or what a window or a fast registration makes
+// reachable at the moment. Its fields do not change once it is in the table.
 type Region struct {
 	key    uint32
 	access Access
 	base   uint64 // address of mem[0] as work requests and peers name it
 	mem    []byte
 	domain *Domain
+
+	invalid bool   // the key exists and reaches nothing
+	pair    uint32 // type 2 window: the only queue pair that may use it
+	owner   owner  // what an invalidation changes; nil for a plain region
+	windows atomic.Int32
+}
+
+// owner is a window or a fast registration: something whose key can be ended
+// and made valid again through a send queue.
+type owner interface {
+	invalidate(t *Table, pair uint32) bool
 }
 
 // Key returns the region's L_Key and R_Key.
@@ -150,6 +169,9 @@ func (d *Domain) Register(mem []byte, access Access) (*Region, error) {
 // Deregister ends the key. The caller must make sure that no engine is in the
 // middle of a packet (verbs does so by owning the shard).
 func (d *Domain) Deregister(r *Region) error {
+	if r.windows.Load() > 0 {
+		return ErrBound
+	}
 	if r.domain != d || !d.table.remove(r) {
 		return ErrClosed
 	}
@@ -182,15 +204,36 @@ func (t *Table) insert(r *Region) error {
 func (t *Table) remove(r *Region) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.slots.Load()
+	at := t.slots.Load().where(r)
+	if at == nil {
+		return false
+	}
+	at.Store(tombstone)
+	t.live--
+	return true
+}
+
+// replace puts next, whose key has the same index part, in the place of old.
+func (t *Table) replace(old, next *Region) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.slots.Load().where(old)
+	if at == nil {
+		return false
+	}
+	at.Store(next)
+	return true
+}
+
+// where returns the slot that holds r, or nil.
+func (s *slots) where(r *Region) *atomic.Pointer[Region] {
 	for i := s.hash(r.key); ; i++ {
-		switch got := s.at[i&(len(s.at)-1)].Load(); got {
+		at := &s.at[i&(len(s.at)-1)]
+		switch at.Load() {
 		case nil:
-			return false
+			return nil
 		case r:
-			s.at[i&(len(s.at)-1)].Store(tombstone)
-			t.live--
-			return true
+			return at
 		}
 	}
 }

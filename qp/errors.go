@@ -15,6 +15,7 @@ var (
 	ErrInline    = errors.New("qp: inline data exceeds the queue pair's MaxInline or its operation")
 	ErrOp        = errors.New("qp: the queue pair's type does not have this operation")
 	ErrLength    = errors.New("qp: message length not allowed for the operation")
+	ErrOperand   = errors.New("qp: BindMW needs Bind with a window, RegMR needs Reg with a fast registration")
 	ErrSRQ       = errors.New("qp: the queue pair receives from a shared receive queue; post there")
 	ErrLimit     = errors.New("qp: the limit of a shared receive queue must be 0 to its capacity, and the capacity at least what is posted")
 	ErrAH        = errors.New("qp: a datagram needs an address handle of the device's address family")

@@ -111,13 +111,16 @@ func (p *Pair) checkSend(wr *SendWR) error {
 		return ErrSGE
 	}
 	if wr.Inline != nil {
-		if len(wr.Inline) > max(0, p.MaxInline) || wr.Op.Answered() || len(wr.SGE) > 0 {
+		if len(wr.Inline) > max(0, p.MaxInline) || wr.Op.Answered() && wr.Op != AtomicWrite || len(wr.SGE) > 0 {
 			return ErrInline
 		}
 	}
-	n := mr.Total(wr.SGE)
-	if n > MaxMessage || wr.Op.Atomic() && n != 8 {
+	n := mr.Total(wr.SGE) + uint64(len(wr.Inline))
+	switch {
+	case n > MaxMessage, (wr.Op.Atomic() || wr.Op == AtomicWrite) && n != 8, (wr.Op == Flush || wr.Op.Local()) && n != 0:
 		return ErrLength
+	case wr.Op == BindMW && (wr.Bind == nil || wr.Bind.Window == nil), wr.Op == RegMR && (wr.Reg == nil || wr.Reg.Region == nil):
+		return ErrOperand
 	}
 	if !p.Type.Connected() && wr.AH == nil {
 		return ErrAH

@@ -20,6 +20,12 @@ const (
 	RDMARead     Op = 4
 	CmpSwap      Op = 5
 	FetchAdd     Op = 6
+	LocalInv     Op = 7
+	BindMW       Op = 8
+	SendInv      Op = 9
+	Flush        Op = 14
+	AtomicWrite  Op = 15
+	RegMR        Op = 32 // fast registration, a kernel verb
 )
 
 // opInfo is one row of the operation table.
@@ -40,6 +46,12 @@ var ops = [...]opInfo{
 	RDMARead:     {"RDMA READ", cq.OpRDMARead, bth.OpRead, false, true, false, false},
 	CmpSwap:      {"COMPARE SWAP", cq.OpCompSwap, bth.OpCmpSwap, false, true, false, false},
 	FetchAdd:     {"FETCH ADD", cq.OpFetchAdd, bth.OpFetchAdd, false, true, false, false},
+	LocalInv:     {"LOCAL INV", cq.OpLocalInv, bth.OpNone, false, true, true, false},
+	BindMW:       {"BIND MW", cq.OpBindMW, bth.OpNone, false, true, true, false},
+	SendInv:      {"SEND WITH INV", cq.OpSend, bth.OpSend, false, true, false, false},
+	Flush:        {"FLUSH", cq.OpFlush, bth.OpFlush, false, true, false, false},
+	AtomicWrite:  {"ATOMIC WRITE", cq.OpAtomicWrite, bth.OpAtomicWrite, false, true, false, false},
+	RegMR:        {"REG MR", cq.OpRegMR, bth.OpNone, false, true, true, false},
 }
 
 // Kind returns what the operation does on the wire.
@@ -53,14 +65,18 @@ func (o Op) HasImm() bool { return ops[o].imm }
 
 // Answered reports whether the operation completes by its own response, as
 // READ and the atomics do, instead of by an acknowledgement.
-func (o Op) Answered() bool { k := ops[o].kind; return k >= bth.OpRead && k <= bth.OpFetchAdd }
+func (o Op) Answered() bool { k := ops[o].kind; return k >= bth.OpRead && k <= bth.OpAtomicWrite }
+
+// Local reports whether the operation sends nothing: it changes a key when its
+// turn comes in the send queue.
+func (o Op) Local() bool { return ops[o].kind == bth.OpNone }
 
 // Atomic reports whether the operation is CmpSwap or FetchAdd.
 func (o Op) Atomic() bool { return o == CmpSwap || o == FetchAdd }
 
 // String returns the verbs name of the operation.
 func (o Op) String() string {
-	if int(o) < len(ops) {
+	if int(o) < len(ops) && ops[o].name != "" {
 		return ops[o].name
 	}
 	return fmt.Sprintf("op %d", uint8(o))
@@ -109,10 +125,44 @@ type SendWR struct {
 	CompareAdd uint64 // CmpSwap: the expected value; FetchAdd: the addend
 	Swap       uint64 // CmpSwap: the new value
 
+	InvKey      uint32   // SendInv: the peer's key to invalidate; LocalInv: our own
+	Bind        *Bind    // BindMW
+	Reg         *FastReg // RegMR
+	FlushLength uint32   // Flush: bytes from RemoteAddr on
+	FlushType   FlushType
+	FlushRegion bool // Flush: the whole region instead of the range
+
 	AH         *AddressVector // UD: the destination, copied
 	RemoteQPN  bth.QPN
 	RemoteQKey bth.QKey
 }
+
+// Bind says what BindMW binds: see mr.Window.Bind.
+type Bind struct {
+	Window *mr.Window
+	Region *mr.Region
+	Addr   uint64
+	Length uint64
+	Access mr.Access
+	Key    uint8 // type 2: low byte of the new key
+}
+
+// FastReg says what RegMR registers: see mr.FastRegion.Register.
+type FastReg struct {
+	Region *mr.FastRegion
+	Mem    []byte
+	Access mr.Access
+	Key    uint32
+}
+
+// FlushType says what a FLUSH makes sure of (annex A19).
+type FlushType uint8
+
+// The flush types, which may be combined.
+const (
+	FlushGlobal     FlushType = 1 << 0 // visible to everyone at the responder
+	FlushPersistent FlushType = 1 << 1 // and survives a power failure
+)
 
 // RecvWR is a receive work request: where the next SEND goes. PostRecv copies
 // it. The buffers of a UD pair start with 40 bytes for the GRH.

@@ -58,7 +58,7 @@ func (e *Engine) acknowledge(now time.Duration, q *QP, p *bth.Packet) {
 		e.ackBefore(now, q, p.PSN.Next())
 	case bth.KindRNR:
 		e.Counters[RcvdRNR]++
-		if e.ackBefore(now, q, p.PSN); r.una == p.PSN {
+		if e.ackBefore(now, q, p.PSN); r.una == p.PSN && q.Attr.State != qp.Err {
 			e.receiverNotReady(now, q, syn)
 		}
 	case bth.KindNAK:
@@ -220,9 +220,21 @@ func (e *Engine) readResponse(now time.Duration, q *QP, p *bth.Packet, info *bth
 	if w == nil {
 		return
 	}
-	if w.Op != qp.RDMARead || info.Headers&bth.HasAETH != 0 && p.AETH.Syndrome.Kind() != bth.KindACK {
-		e.Counters[DropUnexpectedResponse]++
-		e.failOldest(q, cq.BadRespErr, 0)
+	if info.Headers&bth.HasAETH != 0 && p.AETH.Syndrome.Kind() != bth.KindACK {
+		e.unexpected(q)
+		return
+	}
+	switch w.Op {
+	case qp.RDMARead:
+	case qp.Flush, qp.AtomicWrite: // answered by an empty READ response
+		if info.Pos != bth.Only || len(p.Payload) != 0 {
+			e.unexpected(q)
+			return
+		}
+		e.gotAnswer(now, q, w, true)
+		return
+	default:
+		e.unexpected(q)
 		return
 	}
 	k, mtu := w.Track.Got, q.Attr.PathMTU
@@ -245,6 +257,12 @@ func (e *Engine) readResponse(now time.Duration, q *QP, p *bth.Packet, info *bth
 	e.gotAnswer(now, q, w, chunkEnds)
 }
 
+// unexpected fails the oldest work request: the answer is not to what was asked.
+func (e *Engine) unexpected(q *QP) {
+	e.Counters[DropUnexpectedResponse]++
+	e.failOldest(q, cq.BadRespErr, 0)
+}
+
 // atomicAck delivers the result of an atomic.
 func (e *Engine) atomicAck(now time.Duration, q *QP, p *bth.Packet) {
 	w := e.answered(now, q, p.PSN)
@@ -252,8 +270,7 @@ func (e *Engine) atomicAck(now time.Duration, q *QP, p *bth.Packet) {
 		return
 	}
 	if !w.Op.Atomic() || p.AETH.Syndrome.Kind() != bth.KindACK {
-		e.Counters[DropUnexpectedResponse]++
-		e.failOldest(q, cq.BadRespErr, 0)
+		e.unexpected(q)
 		return
 	}
 	var word [8]byte

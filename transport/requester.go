@@ -65,7 +65,7 @@ func (r *requester) start(a *qp.Attr, window int) {
 // nothing to send, or when it has to wait for an answer or a timer.
 func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	r := &q.req
-	if !q.Attr.State.CanSend() || r.rnrTimer != never || r.cur == q.SQ.Tail() || r.failed != 0 {
+	if !q.Attr.State.CanSend() || r.rnrTimer != never || r.failed != 0 && r.cur == r.failedAt || !e.doLocal(q) {
 		return false
 	}
 	w := q.SQ.At(r.cur)
@@ -77,7 +77,7 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	if w.Op == qp.RDMARead {
 		n = min(w.Track.Packets, (k/r.chunk+1)*r.chunk) - k
 	}
-	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || inFlight+n > q.ctl.Window()) {
+	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || inFlight+n > q.ctl.Window() && !r.unasked(w, inFlight)) {
 		return false
 	}
 	if w.Op.Answered() && r.reads >= int(q.Attr.MaxRDAtomic) {
@@ -89,6 +89,12 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	}
 	e.sent(now, q, w, n)
 	return true
+}
+
+// unasked reports that no packet in flight asks for an acknowledgement, since
+// the window has shrunk below them. One more goes out then, and asks.
+func (r *requester) unasked(w *qp.SendWQE, inFlight int) bool {
+	return r.sinceAck >= inFlight && !w.Op.Answered()
 }
 
 // begin starts a work request: it checks what can be checked before the first
@@ -105,15 +111,23 @@ func (e *Engine) begin(now time.Duration, q *QP, w *qp.SendWQE) bool {
 	}
 	// The sink of a READ or atomic is checked when the answer comes: a wrong
 	// remote key then wins over a wrong local one, as on NICs.
-	if !w.Op.Answered() && w.Inline == nil && q.Domain.Check(w.SGE, 0) != 0 {
+	if (!w.Op.Answered() || w.Op == qp.AtomicWrite) && w.Inline == nil && q.Domain.Check(w.SGE, 0) != 0 {
 		e.failLocal(q, cq.LocProtErr)
 		return false
 	}
 	w.Track = qp.Track{First: r.max, Packets: packets(uint64(w.Length), q.Attr.PathMTU)}
-	if w.Op.Atomic() {
+	if w.Op.Answered() && w.Op != qp.RDMARead {
 		w.Track.Packets = 1
 	}
 	return true
+}
+
+// bit is 1 for true.
+func bit(v bool) uint8 {
+	if v {
+		return 1
+	}
+	return 0
 }
 
 // packets returns how many packets, and so PSNs, a message takes.
@@ -137,6 +151,9 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 		p.RETH = bth.RETH{VA: w.RemoteAddr + off, RKey: w.RKey, Length: uint32(length)}
 	case qp.CmpSwap:
 		p.Atomic = bth.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.Swap, Compare: w.CompareAdd}
+	case qp.Flush:
+		p.RETH = bth.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.FlushLength}
+		p.FETH = bth.FETH{Placement: uint8(w.FlushType), Selectivity: bit(w.FlushRegion)}
 	case qp.FetchAdd:
 		p.Atomic = bth.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.CompareAdd}
 	default:
@@ -147,11 +164,16 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 			return cq.LocProtErr
 		}
 		p.RETH = bth.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.Length}
-		p.Imm = w.Imm
-		p.Solicited = w.Flags&qp.Solicited != 0 && pos.Ends() && (w.Op != qp.RDMAWrite)
+		p.Imm, p.InvKey = w.Imm, w.InvKey
+		p.Solicited = solicited(w, pos)
 	}
 	e.frame(q, f, payload)
 	return cq.Success
+}
+
+// solicited returns the SE bit: it belongs to packets that complete a receive.
+func solicited(w *qp.SendWQE, pos bth.Position) bool {
+	return w.Flags&qp.Solicited != 0 && pos.Ends() && w.Op != qp.RDMAWrite && w.Op != qp.AtomicWrite
 }
 
 // gather returns n bytes of the message from off: the registered memory itself
@@ -168,6 +190,9 @@ func gather(q *QP, w *qp.SendWQE, off, n uint64, b *bth.Burst) ([]byte, mr.Fault
 	piece, fault := q.Domain.Piece(w.SGE, off, n, 0)
 	if fault != 0 || uint64(len(piece)) == n {
 		return piece, fault
+	}
+	if fault := q.Domain.Check(w.SGE, 0); fault != 0 { // before scratch memory is taken
+		return nil, fault
 	}
 	s := b.Scratch(int(n))
 	return s, q.Domain.Gather(s, w.SGE, off)
@@ -194,6 +219,10 @@ func requestOpcode(op qp.Op, pos bth.Position) bth.Opcode {
 		return bth.CmpSwap
 	case qp.FetchAdd:
 		return bth.FetchAdd
+	case qp.Flush:
+		return bth.Flush
+	case qp.AtomicWrite:
+		return bth.AtomicWrite
 	}
 	return segmentOpcodes[op][pos]
 }
@@ -204,6 +233,7 @@ var segmentOpcodes = [...][4]bth.Opcode{
 	qp.RDMAWriteImm: {bth.Only: bth.WriteOnlyImm, bth.First: bth.WriteFirst, bth.Middle: bth.WriteMiddle, bth.Last: bth.WriteLastImm},
 	qp.Send:         {bth.Only: bth.SendOnly, bth.First: bth.SendFirst, bth.Middle: bth.SendMiddle, bth.Last: bth.SendLast},
 	qp.SendImm:      {bth.Only: bth.SendOnlyImm, bth.First: bth.SendFirst, bth.Middle: bth.SendMiddle, bth.Last: bth.SendLastImm},
+	qp.SendInv:      {bth.Only: bth.SendOnlyInv, bth.First: bth.SendFirst, bth.Middle: bth.SendMiddle, bth.Last: bth.SendLastInv},
 }
 
 // sent moves on after a packet that took n PSNs.

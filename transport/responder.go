@@ -38,8 +38,13 @@ type message struct {
 
 func (r *responder) start(a *qp.Attr) {
 	*r = responder{expect: a.RQPSN}
-	r.queue.init(int(a.MaxDestRDAtomic))
-	r.replay.init(int(a.MaxDestRDAtomic))
+	r.resize(int(a.MaxDestRDAtomic))
+}
+
+// resize sets how many READs and atomics the peer may have outstanding.
+func (r *responder) resize(n int) {
+	r.queue.resize(n)
+	r.replay.resize(n)
 }
 
 // verdict is what a check found: 0 to go on, else the NAK to send, with the
@@ -70,15 +75,18 @@ func (e *Engine) request(q *QP, p *bth.Packet, info *bth.Info) {
 		return
 	}
 	r.quiet = false
-	if v := e.checkRequest(q, p, info); v.nak != 0 {
-		e.refuse(q, p, v)
-		return
-	}
-	if info.TakesRecv && !e.takeRecv(q) {
+	v := e.checkOperation(q, p, info)
+	if v.nak == 0 && info.TakesRecv && !e.takeRecv(q) {
 		e.receiveNotPosted(q)
 		return
 	}
-	if v := e.execute(q, p, info); v.nak != 0 {
+	if v.nak == 0 {
+		v = e.checkContents(q, p, info)
+	}
+	if v.nak == 0 {
+		v = e.execute(q, p, info)
+	}
+	if v.nak != 0 {
 		e.refuse(q, p, v)
 	}
 }
@@ -113,15 +121,20 @@ func (e *Engine) outOfSequence(q *QP) {
 	r.queue.nak(r.expect, bth.NAKSequence, r.msn)
 }
 
-// checkRequest tests opcode sequence, rights, length and key.
-func (e *Engine) checkRequest(q *QP, p *bth.Packet, info *bth.Info) verdict {
+// checkOperation tests opcode sequence and rights.
+func (e *Engine) checkOperation(q *QP, p *bth.Packet, info *bth.Info) verdict {
 	r := &q.rsp
 	if inMessage := r.msg.op != bth.OpNone; info.Pos.Starts() == inMessage || inMessage && info.Op != r.msg.op {
 		return invalid
 	}
-	if need := neededRight(info.Op); q.Attr.Access&need != need {
+	if need := neededRight(info.Op, p.FETH); q.Attr.Access&need != need {
 		return invalid
 	}
+	return verdict{}
+}
+
+// checkContents tests length and key.
+func (e *Engine) checkContents(q *QP, p *bth.Packet, info *bth.Info) verdict {
 	mtu := q.Attr.PathMTU
 	n := len(p.Payload)
 	switch {
@@ -137,14 +150,20 @@ func (e *Engine) checkRequest(q *QP, p *bth.Packet, info *bth.Info) verdict {
 		return e.checkRead(q, p)
 	case bth.OpCmpSwap, bth.OpFetchAdd:
 		return e.checkAtomic(q, p)
+	case bth.OpFlush:
+		return e.checkFlush(q, p)
+	case bth.OpAtomicWrite:
+		return e.checkAtomicWrite(q, p)
 	}
-	return invalid // FLUSH, ATOMIC WRITE: not offered
+	return invalid
 }
 
 // neededRight returns the access flag that a pair needs for the operation.
-func neededRight(op bth.Operation) mr.Access {
+func neededRight(op bth.Operation, f bth.FETH) mr.Access {
 	switch op {
-	case bth.OpWrite:
+	case bth.OpFlush:
+		return flushRights(f)
+	case bth.OpWrite, bth.OpAtomicWrite:
 		return mr.RemoteWrite
 	case bth.OpRead:
 		return mr.RemoteRead
@@ -166,7 +185,7 @@ func (e *Engine) checkWrite(q *QP, p *bth.Packet, info *bth.Info) verdict {
 	if !info.Pos.Starts() || length == 0 { // C9-88: no check of key and address without data
 		return verdict{}
 	}
-	if _, f := q.Domain.Remote(p.RETH.RKey, mr.RemoteWrite, p.RETH.VA, length); f != 0 {
+	if _, f := q.remote(p.RETH.RKey, mr.RemoteWrite, p.RETH.VA, length); f != 0 {
 		return noAccess
 	}
 	return verdict{}
@@ -179,7 +198,7 @@ func (e *Engine) checkRead(q *QP, p *bth.Packet) verdict {
 		return invalid
 	}
 	if n > 0 {
-		if _, f := q.Domain.Remote(p.RETH.RKey, mr.RemoteRead, p.RETH.VA, n); f != 0 {
+		if _, f := q.remote(p.RETH.RKey, mr.RemoteRead, p.RETH.VA, n); f != 0 {
 			return noAccess
 		}
 	}
@@ -190,10 +209,54 @@ func (e *Engine) checkAtomic(q *QP, p *bth.Packet) verdict {
 	if p.Atomic.VA&7 != 0 || q.rsp.queue.full() {
 		return invalid
 	}
-	if _, f := q.Domain.Remote(p.Atomic.RKey, mr.RemoteAtomic, p.Atomic.VA, 8); f != 0 {
+	if _, f := q.remote(p.Atomic.RKey, mr.RemoteAtomic, p.Atomic.VA, 8); f != 0 {
 		return noAccess
 	}
 	return verdict{}
+}
+
+// flushRights returns the rights that the placement types of a FLUSH need.
+func flushRights(f bth.FETH) (a mr.Access) {
+	if f.Placement&1 != 0 {
+		a |= mr.FlushGlobal
+	}
+	if f.Placement&2 != 0 {
+		a |= mr.FlushPersist
+	}
+	return a
+}
+
+// checkFlush: a FLUSH names at least one placement type that exists; a
+// selectivity of 1 means the whole region (oA19-2 ff.).
+func (e *Engine) checkFlush(q *QP, p *bth.Packet) verdict {
+	f := p.FETH
+	if f.Placement&3 == 0 || f.Placement&^3 != 0 || f.Selectivity > 1 || q.rsp.queue.full() {
+		return invalid
+	}
+	n := uint64(p.RETH.Length)
+	if f.Selectivity == 1 {
+		n = 0
+	}
+	if _, fault := q.remote(p.RETH.RKey, flushRights(f), p.RETH.VA, n); fault != 0 {
+		return noAccess
+	}
+	return verdict{}
+}
+
+// checkAtomicWrite: exactly 8 bytes to an address that is a multiple of 8.
+func (e *Engine) checkAtomicWrite(q *QP, p *bth.Packet) verdict {
+	if p.RETH.Length != 8 || len(p.Payload) != 8 || p.RETH.VA&7 != 0 || q.rsp.queue.full() {
+		return invalid
+	}
+	if _, f := q.remote(p.RETH.RKey, mr.RemoteWrite, p.RETH.VA, 8); f != 0 {
+		return noAccess
+	}
+	return verdict{}
+}
+
+// remote finds the memory that the peer names.
+func (q *QP) remote(key uint32, need mr.Access, va, n uint64) ([]byte, mr.Fault) {
+	return q.Domain.RemoteFor(uint32(q.QPN), key, need, va, n)
 }
 
 // takeRecv takes the next receive work request for the message. A message that
@@ -247,8 +310,19 @@ func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
 		r.msn = r.msn.Next() // counted when accepted (C9-148)
 		r.replay.add(result{first: p.PSN, psns: psns, va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length})
 		r.queue.read(p.PSN, r.msn, p.RETH)
+	case bth.OpFlush:
+		// Memory of this host is visible to everyone once written, and whether it
+		// outlives power is the owner's choice of memory: nothing is left to do.
+		r.answerOnce(p.PSN)
+	case bth.OpAtomicWrite:
+		word, f := q.remote(p.RETH.RKey, mr.RemoteWrite, p.RETH.VA, 8)
+		if f != 0 {
+			return noAccess
+		}
+		mr.AtomicWrite(word, p.Payload)
+		r.answerOnce(p.PSN)
 	case bth.OpCmpSwap, bth.OpFetchAdd:
-		word, f := q.Domain.Remote(p.Atomic.RKey, mr.RemoteAtomic, p.Atomic.VA, 8)
+		word, f := q.remote(p.Atomic.RKey, mr.RemoteAtomic, p.Atomic.VA, 8)
 		if f != 0 {
 			return noAccess
 		}
@@ -266,6 +340,14 @@ func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
 		r.queue.ack(p.PSN, r.msn)
 	}
 	return verdict{}
+}
+
+// answerOnce answers FLUSH and ATOMIC WRITE by an empty READ response, and
+// remembers that they are done.
+func (r *responder) answerOnce(psn bth.PSN) {
+	r.msn = r.msn.Next()
+	r.replay.add(result{first: psn, psns: 1, done: true, msn: r.msn})
+	r.queue.read(psn, r.msn, bth.RETH{})
 }
 
 // msgAcked reports whether the operation is acknowledged by an ACK packet;
@@ -307,7 +389,7 @@ func (e *Engine) placeWrite(q *QP, p *bth.Packet, info *bth.Info) verdict {
 	if n == 0 {
 		return verdict{}
 	}
-	b, f := q.Domain.Remote(m.rkey, mr.RemoteWrite, m.va+m.got, n)
+	b, f := q.remote(m.rkey, mr.RemoteWrite, m.va+m.got, n)
 	if f != 0 {
 		return noAccess
 	}
@@ -327,6 +409,13 @@ func (e *Engine) endMessage(q *QP, p *bth.Packet, info *bth.Info) {
 	}
 	r.haveRecv = false
 	wc := cq.WC{ID: r.recv.ID, Opcode: cq.OpRecv, ByteLen: uint32(got)}
+	if info.Headers&bth.HasIETH != 0 {
+		if q.Domain.Invalidate(uint32(q.QPN), p.InvKey) != nil {
+			e.badInvalidate(q, p)
+			return
+		}
+		wc.Flags, wc.InvKey = cq.WithInv, p.InvKey
+	}
 	if info.Op == bth.OpWrite {
 		wc.Opcode = cq.OpRecvRDMAWithImm
 	}
@@ -335,6 +424,16 @@ func (e *Engine) endMessage(q *QP, p *bth.Packet, info *bth.Info) {
 	}
 	e.Counters[RecvCompletions]++
 	e.pushRecv(q, &wc, p.Solicited)
+}
+
+// badInvalidate ends a SEND with invalidate whose key cannot be invalidated. The
+// SEND has been executed and is acknowledged; the error is ours (class J).
+func (e *Engine) badInvalidate(q *QP, p *bth.Packet) {
+	r := &q.rsp
+	e.Counters[RespInvalidRequest]++
+	r.queue.ack(p.PSN, r.msn)
+	e.pushRecv(q, &cq.WC{ID: r.recv.ID, Status: cq.RemInvReqErr}, true)
+	e.fail(q)
 }
 
 // refuse answers a fatal error: the NAK, the completion of the receive work
@@ -390,6 +489,11 @@ func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
 		if !r.queue.waiting(p.PSN) {
 			r.queue.atomic(p.PSN, res.msn, res.value, true)
 		}
+	case bth.OpFlush, bth.OpAtomicWrite:
+		res := r.replay.find(p.PSN)
+		if res == nil || !res.done || !r.queue.repeat(p.PSN, res.msn, bth.RETH{}, q.Attr.PathMTU) {
+			e.Counters[DropDuplicate]++
+		}
 	default:
 		e.Counters[DropDuplicate]++
 	}
@@ -414,11 +518,11 @@ func (e *Engine) repeatRead(q *QP, p *bth.Packet) {
 	r := &q.rsp
 	n := packets(uint64(p.RETH.Length), q.Attr.PathMTU)
 	res := r.replay.find(p.PSN)
-	if res == nil || res.atomic || p.PSN.Sub(res.first)+n > res.psns {
+	if res == nil || res.atomic || res.done || p.PSN.Sub(res.first)+n > res.psns {
 		e.Counters[DropDuplicate]++
 		return
 	}
-	if !r.queue.repeat(p.PSN, r.msn, p.RETH) {
+	if !r.queue.repeat(p.PSN, r.msn, p.RETH, q.Attr.PathMTU) {
 		e.Counters[DropDuplicate]++
 	}
 }

@@ -36,10 +36,15 @@ type responseQueue struct {
 	limit   int // of each
 }
 
-// init sizes the queue for a number of READs and atomics and as many repeated
-// ones, each with an ACK before it, an ACK behind them and a NAK at the end.
-func (u *responseQueue) init(answers int) {
-	*u = responseQueue{ring: make([]response, 4*answers+4), limit: answers}
+// resize makes room for a number of READs and atomics and as many repeated
+// ones, with two ACKs or NAKs before each and two at the end, besides what is
+// in the queue.
+func (u *responseQueue) resize(answers int) {
+	ring := make([]response, u.n+6*answers+2)
+	for i := range u.n {
+		ring[i] = *u.at(i)
+	}
+	u.ring, u.head, u.limit = ring, 0, answers
 }
 
 func (u *responseQueue) clear() { u.head, u.n, u.answers, u.repeats = 0, 0, 0, 0 }
@@ -84,20 +89,29 @@ func (u *responseQueue) ack(psn bth.PSN, msn bth.MSN) {
 			return
 		}
 	}
-	if u.n+1 < len(u.ring) { // the last place is for a NAK
-		u.push(response{kind: ackKind, syndrome: bth.SyndromeACK, psn: psn, msn: msn})
+	u.pushAck(response{kind: ackKind, syndrome: bth.SyndromeACK, psn: psn, msn: msn})
+}
+
+// pushAck adds an ACK or NAK. Of two that are at the end already the older one
+// goes: what it says follows from the other two. So their number is bounded,
+// whatever a peer sends between two bursts of ours.
+func (u *responseQueue) pushAck(v response) {
+	if u.n > 1 && u.at(u.n-1).kind == ackKind && u.at(u.n-2).kind == ackKind {
+		*u.at(u.n - 2) = *u.at(u.n - 1)
+		u.n--
 	}
+	u.push(v)
 }
 
 // nak adds a negative acknowledgement. One that is still in the queue is
 // replaced.
 func (u *responseQueue) nak(psn bth.PSN, s bth.Syndrome, msn bth.MSN) {
 	if u.n > 0 {
-		if last := u.at(u.n - 1); last.kind == ackKind && (last.syndrome.Kind() != bth.KindACK || u.n == len(u.ring)) {
+		if last := u.at(u.n - 1); last.kind == ackKind && last.syndrome.Kind() != bth.KindACK {
 			u.n--
 		}
 	}
-	u.push(response{kind: ackKind, syndrome: s, psn: psn, msn: msn})
+	u.pushAck(response{kind: ackKind, syndrome: s, psn: psn, msn: msn})
 }
 
 func (u *responseQueue) read(psn bth.PSN, msn bth.MSN, h bth.RETH) {
@@ -121,14 +135,14 @@ func (u *responseQueue) waiting(psn bth.PSN) bool {
 // repeat arranges that the READ is answered again from psn on. An answer in the
 // queue that will still come to psn serves as it is, and one that is past it
 // starts over there; otherwise a new answer is queued.
-func (u *responseQueue) repeat(psn bth.PSN, msn bth.MSN, h bth.RETH) bool {
+func (u *responseQueue) repeat(psn bth.PSN, msn bth.MSN, h bth.RETH, mtu int) bool {
 	for i := range u.n {
 		v := u.at(i)
 		if v.kind != readKind || psn.Before(v.psn) {
 			continue
 		}
 		if sentTo := v.psn.Add(v.sent); !psn.Before(sentTo) {
-			if v.covers(psn, h) {
+			if v.covers(psn, h, mtu) {
 				return true
 			}
 			continue
@@ -143,10 +157,12 @@ func (u *responseQueue) repeat(psn bth.PSN, msn bth.MSN, h bth.RETH) bool {
 	return true
 }
 
-// covers reports whether the answer includes the bytes that h asks for at psn.
-func (v *response) covers(psn bth.PSN, h bth.RETH) bool {
-	off := h.VA - v.reth.VA
-	return h.RKey == v.reth.RKey && off < uint64(max(1, v.reth.Length)) && uint64(h.Length)+off <= uint64(v.reth.Length)
+// covers reports whether the answer includes the bytes that h asks for, at psn.
+func (v *response) covers(psn bth.PSN, h bth.RETH, mtu int) bool {
+	k := psn.Sub(v.psn)
+	off := uint64(k) * uint64(mtu)
+	return k < packets(uint64(v.reth.Length), mtu) && h.RKey == v.reth.RKey &&
+		h.VA == v.reth.VA+off && uint64(h.Length)+off <= uint64(v.reth.Length)
 }
 
 // sendResponse sends the next packet that answers the peer. It returns false
@@ -185,7 +201,7 @@ func (e *Engine) sendReadResponse(q *QP, v *response, b *bth.Burst) {
 	var data []byte
 	if n > 0 {
 		var f mr.Fault
-		if data, f = q.Domain.Remote(v.reth.RKey, mr.RemoteRead, v.reth.VA+off, n); f != 0 {
+		if data, f = q.remote(v.reth.RKey, mr.RemoteRead, v.reth.VA+off, n); f != 0 {
 			e.readRefused(q, v, psn)
 			return
 		}
@@ -225,6 +241,7 @@ type result struct {
 	first  bth.PSN
 	psns   int
 	atomic bool
+	done   bool // FLUSH or ATOMIC WRITE: answered without data
 	msn    bth.MSN
 	value  uint64 // atomic: the word before
 	va     uint64
@@ -232,7 +249,14 @@ type result struct {
 	length uint32
 }
 
-func (c *replayCache) init(size int) { *c = replayCache{ring: make([]result, size)} }
+// resize changes how many are remembered; the newest stay.
+func (c *replayCache) resize(size int) {
+	old := *c
+	*c = replayCache{ring: make([]result, size)}
+	for i := max(0, old.n-size); i < old.n; i++ {
+		c.add(*old.at(i))
+	}
+}
 
 func (c *replayCache) at(i int) *result {
 	return &c.ring[(c.next-c.n+i+len(c.ring))%len(c.ring)]

@@ -13,7 +13,7 @@ import (
 // sendUnreliable sends the next packet of a UC or UD pair.
 func (e *Engine) sendUnreliable(q *QP, b *bth.Burst) bool {
 	r := &q.req
-	if !q.Attr.State.CanSend() || r.cur == q.SQ.Tail() || r.failed != 0 {
+	if !q.Attr.State.CanSend() || r.failed != 0 || !e.doLocal(q) {
 		return false
 	}
 	w := q.SQ.At(r.cur)
@@ -112,6 +112,7 @@ func (e *Engine) finishSent() {
 			e.failSend(q)
 		}
 		e.checkDrained(q)
+		e.ready.push(q) // a local operation may have waited for this
 	}
 	e.finished = e.finished[:0]
 }
@@ -154,7 +155,10 @@ func (e *Engine) receiveUC(q *QP, p *bth.Packet, info *bth.Info) {
 
 // placeUC checks and places one packet in sequence.
 func (e *Engine) placeUC(q *QP, p *bth.Packet, info *bth.Info) Counter {
-	if v := e.checkRequest(q, p, info); v.nak != 0 {
+	if v := e.checkOperation(q, p, info); v.nak != 0 {
+		return DropUCRefused
+	}
+	if v := e.checkContents(q, p, info); v.nak != 0 {
 		return DropUCRefused
 	}
 	if info.TakesRecv && !e.takeRecv(q) {

@@ -77,6 +77,73 @@ func (m *MR) Deregister() error {
 	return nil
 }
 
+// MW is a memory window: bind it with a qp.BindMW work request that names its
+// Window.
+type MW struct {
+	*mr.Window
+	dev *Device
+}
+
+// AllocMW returns a free memory window.
+func (p *PD) AllocMW(t mr.WindowType) (*MW, error) {
+	w, err := p.domain.AllocWindow(t)
+	if err != nil {
+		return nil, &OpError{Op: "alloc MW", Err: err}
+	}
+	return &MW{w, p.dev}, nil
+}
+
+// Key returns the window's R_Key as it is now.
+func (w *MW) Key() uint32 {
+	w.dev.mu.Lock()
+	defer w.dev.mu.Unlock()
+	return w.Window.Key()
+}
+
+// Dealloc ends the window, bound or not.
+func (w *MW) Dealloc() error {
+	w.dev.mu.Lock()
+	defer w.dev.mu.Unlock()
+	if err := w.Window.Dealloc(); err != nil {
+		return &OpError{Op: "dealloc MW", Err: err}
+	}
+	return nil
+}
+
+// FastMR is a memory region for fast registration: a qp.RegMR work request that
+// names its FastRegion gives it memory.
+type FastMR struct {
+	*mr.FastRegion
+	dev *Device
+}
+
+// AllocFastMR returns a free fast registration for at most max bytes.
+func (p *PD) AllocFastMR(max int) (*FastMR, error) {
+	f, err := p.domain.AllocFastRegion(max)
+	if err != nil {
+		return nil, &OpError{Op: "alloc fast MR", Err: err}
+	}
+	return &FastMR{f, p.dev}, nil
+}
+
+// Key returns the L_Key and R_Key as they are now.
+func (f *FastMR) Key() uint32 {
+	f.dev.mu.Lock()
+	defer f.dev.mu.Unlock()
+	return f.FastRegion.Key()
+}
+
+// Dealloc ends the registration. It fails with mr.ErrBound while memory windows
+// are bound to it.
+func (f *FastMR) Dealloc() error {
+	f.dev.mu.Lock()
+	defer f.dev.mu.Unlock()
+	if err := f.FastRegion.Dealloc(); err != nil {
+		return &OpError{Op: "dealloc fast MR", Err: err}
+	}
+	return nil
+}
+
 // SRQ is a shared receive queue: receives that several queue pairs take from.
 type SRQ struct {
 	dev *Device
