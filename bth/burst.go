@@ -10,6 +10,9 @@ import "net/netip"
 type Frame struct {
 	Path    *Path
 	Payload []byte
+	// Corrupt makes Seal write a wrong ICRC, as if bits had changed on the
+	// way: for fault injection.
+	Corrupt bool
 	header  [MaxHeaderLen]byte
 	trailer [3 + ICRCLen]byte
 	hlen    uint8
@@ -26,10 +29,18 @@ func (f *Frame) SetHeaders(p *Packet) {
 // Header returns BTH and extended headers; a fault injector may change them.
 func (f *Frame) Header() []byte { return f.header[:f.hlen] }
 
+// wrongICRC is what a corrupt frame's ICRC differs by. All bits differ: no
+// identification explains that to CheckICRC, at any length.
+const wrongICRC = 0xFFFFFFFF
+
 // Seal computes the ICRC for the IPv4 identification id and sets the trailer.
 func (f *Frame) Seal(id uint16) {
 	t := append(f.trailer[:0], zeroPad[:f.pad]...)
-	f.tlen = uint8(len(AppendICRC(t, f.Path.ICRC(id, f.Header(), f.Payload, int(f.pad)))))
+	icrc := f.Path.ICRC(id, f.Header(), f.Payload, int(f.pad))
+	if f.Corrupt {
+		icrc ^= wrongICRC
+	}
+	f.tlen = uint8(len(AppendICRC(t, icrc)))
 }
 
 // Trailer returns pad and ICRC; empty before Seal.
@@ -68,7 +79,7 @@ func (b *Burst) Next() *Frame {
 		return nil
 	}
 	f := &b.frames[b.n]
-	f.Path, f.Payload, f.tlen = nil, nil, 0
+	f.Path, f.Payload, f.Corrupt, f.tlen = nil, nil, false, 0
 	b.n++
 	return f
 }

@@ -2,6 +2,7 @@ package bth_test
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"github.com/goroce/goroce/bth"
@@ -46,6 +47,28 @@ func TestFrameSealedAgainTakesTheNewIdentification(t *testing.T) {
 	}
 }
 
+// A corrupt frame is refused at every length, although over IPv4 the check
+// solves for an identification that would explain the difference.
+func TestFrameCorruptIsRefusedAtEveryLength(t *testing.T) {
+	v4, _, _ := split(wire(t, icrcVectors[7].wire))
+	v6 := bth.Path{Src: netip.MustParseAddr("fd00::1"), Dst: netip.MustParseAddr("fd00::2"), SrcPort: bth.Port}
+	payload := make([]byte, 4096+bth.MaxHeaderLen-bth.BTHLen) // as long as any packet
+	p := bth.Packet{BTH: bth.BTH{Opcode: bth.SendOnly}}
+	var b []byte
+	for _, path := range []*bth.Path{&v4, &v6} {
+		for n := range len(payload) + 1 {
+			f := bth.Frame{Path: path, Payload: payload[:n], Corrupt: true}
+			p.PadCount = bth.Pad(n)
+			f.SetHeaders(&p)
+			f.Seal(0)
+			b = f.AppendTo(b[:0])
+			if id, ok := path.CheckICRC(b); ok {
+				t.Fatalf("%d bytes from %v: accepted with identification %d", n, path.Src, id)
+			}
+		}
+	}
+}
+
 func TestBurstFullGivesNoFrame(t *testing.T) {
 	b := bth.NewBurst(2, 64)
 	first, second := b.Next(), b.Next()
@@ -72,11 +95,11 @@ func TestBurstNextFrameIsEmpty(t *testing.T) {
 	path, _, _ := split(wire(t, icrcVectors[5].wire))
 	b := bth.NewBurst(1, 64)
 	f := b.Next()
-	f.Path, f.Payload = &path, []byte{1}
+	f.Path, f.Payload, f.Corrupt = &path, []byte{1}, true
 	f.SetHeaders(&bth.Packet{BTH: bth.BTH{Opcode: bth.SendOnly}})
 	f.Seal(0)
 	b.Reset()
-	if f = b.Next(); f.Path != nil || f.Payload != nil || len(f.Trailer()) != 0 {
+	if f = b.Next(); f.Path != nil || f.Payload != nil || f.Corrupt || len(f.Trailer()) != 0 {
 		t.Errorf("path %v, payload %v, trailer %x", f.Path, f.Payload, f.Trailer())
 	}
 }

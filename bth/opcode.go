@@ -204,16 +204,17 @@ func (r row) info(t Transport, prefix string, extra Header) Info {
 	h := r.headers | extra
 	return Info{
 		Name: prefix + r.name, Transport: t, Op: r.kind, Pos: r.pos,
-		Headers: h, HeaderLen: BTHLen + h.length(),
+		Headers: h, HeaderLen: uint8(BTHLen + h.Len()),
 		Payload: r.payload, Request: r.request(), TakesRecv: r.takesRecv,
 	}
 }
 
-// length sums the lengths of the headers in the set.
-func (h Header) length() (n uint8) {
+// Len returns the length of the headers in the set, in bytes. Where one header
+// of a packet starts follows from those of lower value: BTHLen + (set&(h-1)).Len().
+func (h Header) Len() (n int) {
 	for i, l := range headerLens {
 		if h&(1<<i) != 0 {
-			n += l
+			n += int(l)
 		}
 	}
 	return n

@@ -35,6 +35,7 @@ var tables = map[Type]map[transition]rule{
 		{SQD, RTS}:    {0, rcRTS},
 		{SQD, SQD}: {0, AttrPort | AttrAV | retries | AttrMaxRDAtomic | AttrMaxDestRDAtomic | AttrAltPath |
 			AttrAccess | AttrPKeyIndex | AttrMinRNRTimer | AttrPathMigState},
+		{SQE, RTS}: {0, 0}, // legal, but RC never enters SQE
 	},
 	UC: {
 		{Reset, Init}: {initAttrs, 0},

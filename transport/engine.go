@@ -49,7 +49,8 @@ type Engine struct {
 	nextQPN  bth.QPN
 	ready    fifo // pairs that may have something to send
 	timers   timers
-	finished []*QP // UC and UD pairs with requests that the last burst took
+	groups   map[netip.Addr][]*QP // multicast
+	finished []*QP                // UC and UD pairs with requests that the last burst took
 	Counters Counters
 
 	in  bth.Packet // the packet being received
@@ -102,6 +103,9 @@ func (e *Engine) Destroy(q *QP) {
 		return
 	}
 	delete(e.qps, q.QPN)
+	for _, g := range e.Groups(q) {
+		_, _ = e.Detach(q, g)
+	}
 	e.timers.remove(q)
 	q.reset()
 	q.Attr.State = qp.Reset
@@ -154,6 +158,10 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 		return
 	}
 	info := p.Opcode.Info()
+	if p.DestQP == bth.QPNMulticast {
+		e.multicast(p, info, d)
+		return
+	}
 	q := e.qps[p.DestQP]
 	if drop := e.admit(q, p, info, d); drop != admitted {
 		e.Counters[drop]++

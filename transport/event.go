@@ -20,14 +20,20 @@ const (
 	EventCommEst     EventType = 4
 	EventSQDrained   EventType = 5
 
+	EventPortActive EventType = 9
+	EventPortErr    EventType = 10
+
 	EventSRQLimitReached EventType = 15
 	EventLastWQEReached  EventType = 16
+
+	EventGIDChange EventType = 18
 )
 
 var eventNames = map[EventType]string{
 	EventCQErr: "CQ_ERR", EventQPFatal: "QP_FATAL", EventQPReqErr: "QP_REQ_ERR", EventQPAccessErr: "QP_ACCESS_ERR",
 	EventCommEst: "COMM_EST", EventSQDrained: "SQ_DRAINED",
-	EventSRQLimitReached: "SRQ_LIMIT_REACHED", EventLastWQEReached: "LAST_WQE_REACHED",
+	EventPortActive: "PORT_ACTIVE", EventPortErr: "PORT_ERR",
+	EventSRQLimitReached: "SRQ_LIMIT_REACHED", EventLastWQEReached: "LAST_WQE_REACHED", EventGIDChange: "GID_CHANGE",
 }
 
 // String returns the verbs name of the event.
@@ -44,4 +50,7 @@ type Event struct {
 	QPN  bth.QPN        // of the queue pair concerned
 	CQ   *cq.Queue      // with EventCQErr
 	SRQ  *qp.SharedRecv // with EventSRQLimitReached
+	// Reason says in words what happened to the port or the address, with their
+	// events and with the EventQPFatal that follows from them.
+	Reason string
 }

@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/goroce/goroce/bth"
@@ -54,18 +56,35 @@ func (e *Engine) Modify(now time.Duration, q *QP, a *qp.Attr, mask qp.AttrMask) 
 	if mask&qp.AttrAV != 0 && (a.AV.DGID.Is4() || a.AV.DGID.Is4In6()) != e.cfg.Local.Is4() {
 		return ErrFamily
 	}
-	from := q.Attr.State
+	from, to := q.Attr.State, q.Attr.State
+	if mask&qp.AttrState != 0 {
+		to = a.State
+	}
+	if from == qp.SQD && !q.drained && to != qp.Err && to != qp.Reset {
+		return &qp.AttrError{Type: q.Type, From: from, To: to, Value: "the send queue is still draining; wait for SQ_DRAINED"}
+	}
 	if err := q.Pair.Modify(a, mask); err != nil {
 		return err
 	}
 	if mask&qp.AttrAV != 0 {
 		e.setPath(q)
 	}
+	if from == qp.SQD && to == qp.SQD {
+		q.adjust(mask)
+	}
 	if q.Attr.State != from {
 		e.entered(now, q, from)
 	}
 	e.kick(q)
 	return nil
+}
+
+// adjust lets attributes take effect that were changed in SQD.
+func (q *QP) adjust(mask qp.AttrMask) {
+	if mask&qp.AttrMaxDestRDAtomic != 0 {
+		q.rsp.resize(int(q.Attr.MaxDestRDAtomic))
+	}
+	q.req.retries, q.req.rnrRetries = q.Attr.RetryCount, q.Attr.RNRRetry
 }
 
 // entered does what a change of state means.
@@ -112,6 +131,19 @@ func (q *QP) deadline() time.Duration { return min(q.req.ackTimer, q.req.rnrTime
 func (e *Engine) fail(q *QP) {
 	q.Attr.State = qp.Err
 	e.flush(q)
+}
+
+// FailConnected moves every connected pair that is past INIT to ERR, because
+// of what happened to the port: QP_FATAL with the reason, then the flush.
+func (e *Engine) FailConnected(reason string) {
+	for _, qpn := range slices.Sorted(maps.Keys(e.qps)) {
+		q := e.qps[qpn]
+		if q.Type.Connected() && q.Attr.State.CanReceive() {
+			e.cfg.OnEvent(Event{Type: EventQPFatal, QPN: qpn, Reason: reason})
+			q.rsp.queue.clear()
+			e.fail(q)
+		}
+	}
 }
 
 // failSend moves a UC or UD pair to SQE: its send queue is flushed, its receive

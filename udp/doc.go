@@ -8,7 +8,7 @@
 //	Open       a UDP socket on port 4791: for an ordinary user, on every system
 //	NewSwitch  links in memory, for tests
 //	WithTap    a link that shows all its packets to a capture
-//	WithLoss   a link that loses packets on purpose
+//	WithFaults a link that damages packets on purpose, by rules
 //
 // On Linux the socket is unconnected and sets DF (IP_MTU_DISCOVER = PROBE), so
 // that every packet leaves with IPv4 identification 0; a connected socket would

@@ -28,6 +28,10 @@ type Link interface {
 	Wait(timeout time.Duration)
 	// Wake ends a Wait, or the next one if none is running.
 	Wake()
+	// Join makes the link receive the datagrams of a multicast group, Leave ends
+	// that. Groups are counted: each Join needs its Leave.
+	Join(group netip.Addr) error
+	Leave(group netip.Addr) error
 	// Counters calls f with the name and value of each statistic.
 	Counters(f func(name string, value uint64))
 	// Close releases the link. No other call may be running or follow.
@@ -43,6 +47,9 @@ type Info struct {
 	RecvBuffer, SendBuffer int
 	// Kind says how packets are moved, e.g. "socket" or "portable socket".
 	Kind string
+	// NoTrafficClass: the traffic class of packets, and so ECN, is neither
+	// sent nor seen.
+	NoTrafficClass bool
 }
 
 // Config is what Open needs. Only Addr is required.
@@ -83,6 +90,9 @@ func (e *InUseError) Error() string {
 
 // Unwrap returns the system's error.
 func (e *InUseError) Unwrap() error { return e.Err }
+
+// ErrMulticast is returned by Join where a link cannot receive multicast.
+var ErrMulticast = errors.New("udp: this link does not receive multicast; on Linux the default socket does")
 
 var errAddr = errors.New("udp: Config.Addr is missing or not a unicast address; `roce info` lists the usable ones")
 

@@ -3,6 +3,7 @@ package udp
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/goroce/goroce/bth"
@@ -12,11 +13,11 @@ import (
 // are lost when a receiver does not keep up.
 type Switch struct {
 	mu    sync.Mutex
-	ports map[netip.Addr]*memory
+	ports map[netip.Addr][]*memory // by unicast and group address
 }
 
 // NewSwitch returns a switch without links.
-func NewSwitch() *Switch { return &Switch{ports: map[netip.Addr]*memory{}} }
+func NewSwitch() *Switch { return &Switch{ports: map[netip.Addr][]*memory{}} }
 
 // Link attaches a link with the given address.
 func (w *Switch) Link(a netip.Addr) (Link, error) {
@@ -25,24 +26,27 @@ func (w *Switch) Link(a netip.Addr) (Link, error) {
 	if w.ports[a] != nil {
 		return nil, &InUseError{Addr: netip.AddrPortFrom(a, bth.Port), Holder: "another link of this switch has the address", Err: fmt.Errorf("duplicate address")}
 	}
-	m := &memory{inbox: newInbox(a), info: Info{Addr: a, SrcPort: bth.Port, Kind: "memory"}, sw: w}
-	w.ports[a] = m
+	m := &memory{inbox: newInbox(a), info: Info{Addr: a, SrcPort: bth.Port, Kind: "memory"}, sw: w, joined: map[netip.Addr]int{}}
+	w.ports[a] = []*memory{m}
 	return m, nil
 }
 
-func (w *Switch) port(a netip.Addr) *memory {
+// receivers returns the links that get what is sent to an address. The slice is
+// not changed later: joining and leaving make a new one.
+func (w *Switch) receivers(a netip.Addr) []*memory {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.ports[a.WithZone("")]
+	return w.ports[a]
 }
 
 // memory is a link of a Switch.
 type memory struct {
 	inbox
-	info  Info
-	sw    *Switch
-	stats counters
-	out   []byte
+	info   Info
+	sw     *Switch
+	joined map[netip.Addr]int // groups, guarded by sw.mu
+	stats  counters
+	out    []byte
 }
 
 // Info implements Link.
@@ -65,9 +69,38 @@ func (m *memory) Send(b *bth.Burst) {
 		m.out = f.AppendTo(m.out[:0])
 		m.stats[txPackets]++
 		m.stats[txBytes] += uint64(len(m.out))
-		if to := m.sw.port(f.Path.Dst); to != nil {
-			to.put(m.info.Addr, f.Path.SrcPort, f.Path.TrafficClass, m.out)
+		dst := f.Path.Dst.WithZone("")
+		for _, to := range m.sw.receivers(dst) {
+			to.put(m.info.Addr, dst, f.Path.SrcPort, f.Path.TrafficClass, m.out)
 		}
+	}
+}
+
+// Join implements Link.
+func (m *memory) Join(group netip.Addr) error {
+	m.sw.mu.Lock()
+	defer m.sw.mu.Unlock()
+	if m.joined[group]++; m.joined[group] == 1 {
+		m.sw.ports[group] = append(slices.Clone(m.sw.ports[group]), m)
+	}
+	return nil
+}
+
+// Leave implements Link.
+func (m *memory) Leave(group netip.Addr) error {
+	m.sw.mu.Lock()
+	defer m.sw.mu.Unlock()
+	if m.joined[group]--; m.joined[group] == 0 {
+		m.leave(group)
+	}
+	return nil
+}
+
+func (m *memory) leave(a netip.Addr) {
+	delete(m.joined, a)
+	rest := slices.DeleteFunc(slices.Clone(m.sw.ports[a]), func(l *memory) bool { return l == m })
+	if m.sw.ports[a] = rest; len(rest) == 0 {
+		delete(m.sw.ports, a)
 	}
 }
 
@@ -75,6 +108,9 @@ func (m *memory) Send(b *bth.Burst) {
 func (m *memory) Close() error {
 	m.sw.mu.Lock()
 	defer m.sw.mu.Unlock()
-	delete(m.sw.ports, m.info.Addr)
+	for group := range m.joined {
+		m.leave(group)
+	}
+	m.leave(m.info.Addr)
 	return nil
 }

@@ -36,7 +36,7 @@ func openPortable(c Config) (Link, error) {
 	_ = conn.SetWriteBuffer(c.SendBuffer)
 	p := &portable{
 		inbox: newInbox(c.Addr.WithZone("")),
-		info:  Info{Addr: c.Addr, SrcPort: bth.Port, RecvBuffer: c.RecvBuffer, SendBuffer: c.SendBuffer, Kind: "portable socket"},
+		info:  Info{Addr: c.Addr, SrcPort: bth.Port, RecvBuffer: c.RecvBuffer, SendBuffer: c.SendBuffer, Kind: "portable socket", NoTrafficClass: true},
 		conn:  conn,
 		done:  make(chan struct{}),
 	}
@@ -64,7 +64,7 @@ func (p *portable) read() {
 		}
 		if err == nil {
 			afterReceive()
-			p.put(from.Addr().Unmap().WithZone(""), from.Port(), 0, buf[:n])
+			p.put(from.Addr().Unmap().WithZone(""), p.local, from.Port(), 0, buf[:n])
 		}
 	}
 }
@@ -97,6 +97,12 @@ func (p *portable) Send(b *bth.Burst) {
 	}
 }
 
+// Join implements Link.
+func (p *portable) Join(netip.Addr) error { return ErrMulticast }
+
+// Leave implements Link.
+func (p *portable) Leave(netip.Addr) error { return ErrMulticast }
+
 // Close implements Link.
 func (p *portable) Close() error {
 	err := p.conn.Close()
@@ -121,6 +127,7 @@ type inbox struct {
 
 type slot struct {
 	src   netip.Addr
+	dst   netip.Addr
 	port  uint16
 	tc    uint8
 	n     int
@@ -137,7 +144,7 @@ func newInbox(local netip.Addr) inbox {
 }
 
 // put copies a packet in, or counts it as lost when the inbox is full.
-func (b *inbox) put(src netip.Addr, port uint16, tc uint8, packet []byte) {
+func (b *inbox) put(src, dst netip.Addr, port uint16, tc uint8, packet []byte) {
 	b.mu.Lock()
 	if b.tail-b.head == len(b.slots) {
 		b.mu.Unlock()
@@ -145,7 +152,7 @@ func (b *inbox) put(src netip.Addr, port uint16, tc uint8, packet []byte) {
 		return
 	}
 	s := &b.slots[b.tail%len(b.slots)]
-	s.src, s.port, s.tc, s.n = src, port, tc, len(packet)
+	s.src, s.dst, s.port, s.tc, s.n = src, dst, port, tc, len(packet)
 	s.bytes = append(s.bytes[:0], packet[:min(len(packet), maxPacket)]...)
 	b.tail++
 	b.mu.Unlock()
@@ -171,7 +178,7 @@ func (b *inbox) take(c *counters) []bth.Datagram {
 			c[rxTruncated]++
 			continue
 		}
-		*d = bth.Datagram{Src: s.src, Dst: b.local, SrcPort: s.port, TrafficClass: s.tc, HopLimit: defaultHopLimit, Data: s.bytes}
+		*d = bth.Datagram{Src: s.src, Dst: s.dst, SrcPort: s.port, TrafficClass: s.tc, HopLimit: defaultHopLimit, Data: s.bytes}
 		if c.accept(d) {
 			good++
 		}

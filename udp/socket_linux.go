@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -26,6 +27,11 @@ type socket struct {
 	stats counters
 	rx    receiveRing
 	tx    sendRing
+
+	groups []*groupSocket
+	next   int           // of groups, to receive from first
+	polls  []unix.PollFd // socket, doorbell, groups; changed under pollMu
+	pollMu sync.Mutex
 }
 
 func openNative(c Config) (Link, error) {
@@ -36,6 +42,7 @@ func openNative(c Config) (Link, error) {
 	}
 	s.rx.init(c.Addr.WithZone(""))
 	s.tx.init()
+	s.watch()
 	return s, nil
 }
 
@@ -52,6 +59,10 @@ func (s *socket) open(c Config) (err error) {
 	}
 	if err := s.setOptions(); err != nil {
 		return err
+	}
+	if !s.v6 {
+		// Multicast leaves through the interface that has the address.
+		_ = unix.SetsockoptInet4Addr(s.fd, unix.IPPROTO_IP, unix.IP_MULTICAST_IF, c.Addr.As4())
 	}
 	s.info.RecvBuffer = s.sizeBuffer(unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, c.RecvBuffer)
 	s.info.SendBuffer = s.sizeBuffer(unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, c.SendBuffer)
@@ -125,6 +136,20 @@ func zoneID(zone string) uint32 {
 	return 0
 }
 
+// interfaceOf returns the index of the interface that has an address, or 0.
+func interfaceOf(a netip.Addr) int {
+	ifs, _ := net.Interfaces()
+	for _, ifi := range ifs {
+		addrs, _ := ifi.Addrs()
+		for _, x := range addrs {
+			if p, err := netip.ParsePrefix(x.String()); err == nil && p.Addr().Unmap() == a.WithZone("") {
+				return ifi.Index
+			}
+		}
+	}
+	return 0
+}
+
 // portHolder guesses who holds UDP port 4791 in this network namespace.
 func portHolder() string {
 	mods, _ := os.ReadFile("/proc/modules")
@@ -144,6 +169,9 @@ func (s *socket) Counters(f func(string, uint64)) { s.stats.each(f) }
 
 // Close implements Link.
 func (s *socket) Close() error {
+	for _, g := range s.groups {
+		_ = unix.Close(g.fd)
+	}
 	if s.bell >= 0 {
 		_ = unix.Close(s.bell)
 	}
@@ -155,13 +183,15 @@ func (s *socket) Close() error {
 
 // Wait implements Link.
 func (s *socket) Wait(timeout time.Duration) {
-	fds := [2]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(s.bell), Events: unix.POLLIN}}
+	s.pollMu.Lock()
+	fds := append([]unix.PollFd(nil), s.polls...) // several may wait in polled mode
+	s.pollMu.Unlock()
 	var ts *unix.Timespec
 	if timeout >= 0 {
 		t := unix.NsecToTimespec(int64(timeout))
 		ts = &t
 	}
-	if n, err := unix.Ppoll(fds[:], ts, nil); err != nil || n == 0 {
+	if n, err := unix.Ppoll(fds, ts, nil); err != nil || n == 0 {
 		return
 	}
 	if fds[1].Revents != 0 {
@@ -212,20 +242,35 @@ func (r *receiveRing) init(local netip.Addr) {
 
 // Receive implements Link.
 func (s *socket) Receive() []bth.Datagram {
+	if ds := s.receiveFrom(s.fd, s.rx.local); len(ds) > 0 || len(s.groups) == 0 {
+		return ds
+	}
+	for range s.groups {
+		g := s.groups[s.next%len(s.groups)]
+		s.next++
+		if ds := s.receiveFrom(g.fd, g.addr); len(ds) > 0 {
+			return ds
+		}
+	}
+	return nil
+}
+
+// receiveFrom receives a burst of what was sent to dst.
+func (s *socket) receiveFrom(fd int, dst netip.Addr) []bth.Datagram {
 	r := &s.rx
 	for i := range r.msgs {
 		h := &r.msgs[i].hdr
 		h.Namelen, h.Flags = uint32(unsafe.Sizeof(r.names[i])), 0
 		h.SetControllen(len(r.ctrl[i]))
 	}
-	n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&r.msgs[0])), burstSize, unix.MSG_DONTWAIT, 0, 0)
+	n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), burstSize, unix.MSG_DONTWAIT, 0, 0)
 	if err != 0 {
 		return nil
 	}
 	afterReceive()
 	good := 0
 	for i := range int(n) {
-		if s.datagram(i, &r.out[good]) {
+		if s.datagram(i, dst, &r.out[good]) {
 			good++
 		}
 	}
@@ -233,7 +278,7 @@ func (s *socket) Receive() []bth.Datagram {
 }
 
 // datagram turns slot i into a datagram and checks it.
-func (s *socket) datagram(i int, d *bth.Datagram) bool {
+func (s *socket) datagram(i int, dst netip.Addr, d *bth.Datagram) bool {
 	r := &s.rx
 	m := &r.msgs[i]
 	if m.hdr.Flags&unix.MSG_TRUNC != 0 || int(m.n) > maxPacket {
@@ -241,7 +286,7 @@ func (s *socket) datagram(i int, d *bth.Datagram) bool {
 		s.stats[rxTruncated]++
 		return false
 	}
-	*d = bth.Datagram{Dst: r.local, Data: r.buf[i*slotSize : i*slotSize+int(m.n)]}
+	*d = bth.Datagram{Dst: dst, Data: r.buf[i*slotSize : i*slotSize+int(m.n)]}
 	if s.v6 {
 		sa := &r.names[i]
 		d.Src, d.SrcPort = netip.AddrFrom16(sa.Addr), swap16(sa.Port)

@@ -48,27 +48,3 @@ func (t *tapped) Receive() []bth.Datagram {
 	}
 	return ds
 }
-
-// WithLoss returns a link that loses packets it should send: drop is asked for
-// each one.
-func WithLoss(l Link, drop func() bool) Link { return &lossy{Link: l, drop: drop} }
-
-type lossy struct {
-	Link
-	drop func() bool
-	lost uint64
-}
-
-// Send implements Link.
-func (l *lossy) Send(b *bth.Burst) {
-	before := len(b.Frames())
-	b.Keep(func(*bth.Frame) bool { return !l.drop() })
-	l.lost += uint64(before - len(b.Frames()))
-	l.Link.Send(b)
-}
-
-// Counters implements Link.
-func (l *lossy) Counters(f func(string, uint64)) {
-	l.Link.Counters(f)
-	f("fault_dropped", l.lost)
-}

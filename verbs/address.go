@@ -106,12 +106,20 @@ func activeMTU(netMTU int) int {
 // in bytes of payload, by the rule of Linux; 4096 when no interface has it, as
 // with a link in memory.
 func ActiveMTU(a netip.Addr) int {
+	if g, ok := findGID(a); ok {
+		return g.ActiveMTU
+	}
+	return 4096
+}
+
+// findGID returns the entry of an address.
+func findGID(a netip.Addr) (GID, bool) {
 	gids, _ := GIDs("")
 	for _, g := range gids {
 		// Any address of 127.0.0.0/8 is the loopback interface's.
 		if g.Addr.WithZone("") == a.WithZone("") || g.Addr.IsLoopback() && a.IsLoopback() && g.Addr.Is4() == a.Is4() {
-			return g.ActiveMTU
+			return g, true
 		}
 	}
-	return 4096
+	return GID{}, false
 }

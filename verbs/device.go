@@ -37,14 +37,19 @@ type Config struct {
 	RecvBuffer, SendBuffer int
 	// Portable uses the portable socket even where a faster one exists.
 	Portable bool
+	// NoWatch leaves changes of the interface and the address unnoticed: see
+	// Device.QueryPort.
+	NoWatch bool
 	// Congestion makes the controller of each queue pair; nil is a window
 	// that fits the receive buffer and shrinks under loss (congestion.AIMD).
 	Congestion congestion.Factory
 	// Tap, if set, is shown every packet sent and received.
 	Tap udp.Tap
-	// Drop, if set, is asked for each outgoing packet whether to lose it, to
-	// see how a peer recovers.
-	Drop func() bool
+	// Faults damage packets on purpose, sent and received, to see how a peer
+	// or an application takes it; see udp.ParseFaults. FaultSeed decides
+	// where chance does.
+	Faults    []udp.FaultRule
+	FaultSeed uint64
 }
 
 // The limits of Config.
@@ -62,7 +67,6 @@ type Device struct {
 	cfg   Config
 	gid   netip.Addr
 	info  udp.Info
-	mtu   int // active MTU
 	start time.Time
 
 	mu     sync.Mutex // whoever holds it owns link, engine and burst
@@ -75,6 +79,16 @@ type Device struct {
 	sleeping  atomic.Int64 // until when the loop sleeps, as a Duration; 0 awake
 	loopEnded chan struct{}
 	stop      chan struct{}
+
+	// The port; all but the first and the last belong to the device's owner.
+	activeMTU   atomic.Int64
+	port        *port                                // nil if never watched
+	watch       *watch                               // nil if not watched
+	unwatched   string                               // why not
+	watchAt     time.Duration                        // when a polled device looks next
+	portChanges [transport.EventGIDChange + 1]uint64 // by event
+	lost        *AddressError
+	watchEnded  chan struct{}
 
 	evMu       sync.Mutex
 	events     []transport.Event
@@ -110,14 +124,21 @@ func Open(c Config) (*Device, error) {
 	if c.Tap != nil {
 		link = udp.WithTap(link, c.Tap)
 	}
-	if c.Drop != nil {
-		link = udp.WithLoss(link, c.Drop)
+	faulty, err := udp.WithFaults(link, udp.FaultConfig{Rules: c.Faults, Seed: c.FaultSeed})
+	if err != nil {
+		if c.Link == nil {
+			_ = link.Close()
+		}
+		return nil, err
 	}
+	link = faulty
 	d := &Device{
-		cfg: c, info: info, gid: info.Addr.WithZone(""), mtu: ActiveMTU(info.Addr), start: time.Now(),
+		cfg: c, info: info, gid: info.Addr.WithZone(""), start: time.Now(),
 		link: link, burst: bth.NewBurst(sendBurst, 4096),
 		stop: make(chan struct{}), loopEnded: make(chan struct{}), eventReady: make(chan struct{}, 1),
+		watchEnded: make(chan struct{}),
 	}
+	d.startWatch()
 	random := newRandom()
 	d.keys = mr.NewTable(c.MaxMR, random)
 	congest := c.Congestion
@@ -125,12 +146,17 @@ func Open(c Config) (*Device, error) {
 		congest = congestion.ForBuffer(info.RecvBuffer)
 	}
 	d.engine = transport.New(transport.Config{
-		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP, PortMTU: d.mtu,
+		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP, PortMTU: d.ActiveMTU(),
 	})
 	if c.Polled {
 		close(d.loopEnded)
 	} else {
 		go d.loop()
+	}
+	if c.Polled || d.watch == nil {
+		close(d.watchEnded)
+	} else {
+		go d.watchLoop(d.watch)
 	}
 	return d, nil
 }
@@ -176,6 +202,7 @@ func (d *Device) Close() error {
 	d.mu.Unlock()
 	d.link.Wake()
 	<-d.loopEnded
+	d.stopWatch()
 	d.mu.Lock() // let a poller that is inside finish
 	defer d.mu.Unlock()
 	return d.link.Close()
@@ -248,13 +275,8 @@ func (d *Device) transmit(now time.Duration) (drained bool) {
 		d.burst.Reset()
 		d.engine.Transmit(now, d.burst)
 		if len(d.burst.Frames()) > 0 {
-			full := d.burst.Free() == 0
 			d.link.Send(d.burst)
-			if full {
-				continue
-			}
 		}
-		return true
 	}
 	return !d.engine.Pending()
 }
@@ -278,13 +300,18 @@ func (d *Device) after(now time.Duration) {
 
 // Poll does one round of a polled device's work: receive, timers, send. It is
 // for a peer that has nothing to poll, such as the target of RDMA WRITEs. It
-// reports whether it found anything to do, and never blocks.
+// reports whether it found anything to do, and never blocks. Every 100 ms it
+// also looks for news of the interface and the address.
 func (d *Device) Poll() bool {
 	if !d.mu.TryLock() {
 		return true // somebody else is at it
 	}
 	defer d.mu.Unlock()
-	return !d.closed && d.drive()
+	if d.closed {
+		return false
+	}
+	d.pollWatch()
+	return d.drive()
 }
 
 // waitPolled blocks until packets arrive or a timer is due, at most for limit.
@@ -390,7 +417,7 @@ func (d *Device) LinkInfo() udp.Info { return d.info }
 
 // ActiveMTU returns the largest path MTU that the device's interface carries,
 // in bytes of payload.
-func (d *Device) ActiveMTU() int { return d.mtu }
+func (d *Device) ActiveMTU() int { return int(d.activeMTU.Load()) }
 
 // Stats returns all counters by name.
 func (d *Device) Stats() map[string]uint64 {
@@ -400,6 +427,7 @@ func (d *Device) Stats() map[string]uint64 {
 	put := func(name string, v uint64) { m[name] = v }
 	d.engine.Counters.Each(put)
 	d.link.Counters(put)
+	d.portStats(put)
 	d.evMu.Lock()
 	m["events_lost"] = d.eventsLost
 	d.evMu.Unlock()

@@ -17,6 +17,10 @@
 //   - polled, with [Config.Polled]: no goroutine at all; whoever polls a
 //     completion queue, waits on it or calls [Device.Poll] does the work.
 //
+// On Linux a device watches its interface and its address. When the address goes
+// away its connected queue pairs fail, and [Device.Err] says why:
+// [Device.QueryPort] tells the rules.
+//
 // # Concurrency
 //
 // All methods may be called from several goroutines. One lock per device, held

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"testing"
@@ -129,9 +128,9 @@ func drive(t testing.TB, d *verbs.Device) {
 }
 
 func TestPairAllOperations(t *testing.T) {
-	lossy := func() verbs.Config {
-		r := rand.New(rand.NewPCG(1, 2))
-		return verbs.Config{Drop: func() bool { return r.IntN(50) == 0 }}
+	lossy, err := udp.ParseFaults("drop p=2%")
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, tc := range []struct {
 		name string
@@ -143,8 +142,8 @@ func TestPairAllOperations(t *testing.T) {
 		{"socket polled", func(t *testing.T) [2]verbs.Config { return loopback(verbs.Config{Polled: true}) }},
 		{"portable socket", func(t *testing.T) [2]verbs.Config { return loopback(verbs.Config{Portable: true}) }},
 		{"socket, 2 % of packets lost", func(t *testing.T) [2]verbs.Config {
-			c := loopback(lossy())
-			c[1].Drop = lossy().Drop
+			c := loopback(verbs.Config{Faults: lossy, FaultSeed: 1})
+			c[1].FaultSeed = 2
 			return c
 		}},
 	} {

@@ -130,7 +130,7 @@ func (q *QP) connect(remote Endpoint, c ConnectConfig) error {
 		return &OpError{Op: "connect", QPN: q.QPN(), Err: errGID}
 	}
 	if c.PathMTU == 0 {
-		c.PathMTU = min(1024, q.dev.mtu)
+		c.PathMTU = min(1024, q.dev.ActiveMTU())
 	}
 	gid := remote.GID.Unmap()
 	if gid.IsLinkLocalUnicast() && gid.Is6() && gid.Zone() == "" {
@@ -266,6 +266,48 @@ func (q *QP) PostRecv(wr *qp.RecvWR) error {
 	return nil
 }
 
+// AttachMulticast makes a UD queue pair receive the datagrams of a group: an
+// address of the device's family in 224.0.0.0/4 or ff00::/8. Senders name the
+// group as DGID and 0xFFFFFF as queue pair; the Q_Key still has to match.
+func (q *QP) AttachMulticast(group netip.Addr) error {
+	return q.own("attach multicast", func(d *Device) error {
+		first, err := d.engine.Attach(q.q, group)
+		if err != nil || !first {
+			return err
+		}
+		if err := d.link.Join(group); err != nil {
+			_, _ = d.engine.Detach(q.q, group)
+			return err
+		}
+		return nil
+	})
+}
+
+// DetachMulticast ends AttachMulticast.
+func (q *QP) DetachMulticast(group netip.Addr) error {
+	return q.own("detach multicast", func(d *Device) error {
+		last, err := d.engine.Detach(q.q, group)
+		if err != nil || !last {
+			return err
+		}
+		return d.link.Leave(group)
+	})
+}
+
+// own runs f as the owner of the device.
+func (q *QP) own(op string, f func(d *Device) error) error {
+	d := q.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return ErrClosed
+	}
+	if err := f(d); err != nil {
+		return &OpError{Op: op, QPN: q.q.QPN, Err: err}
+	}
+	return nil
+}
+
 // Destroy ends the queue pair. Its outstanding work requests vanish without
 // completions; completions already queued stay.
 func (q *QP) Destroy() error {
@@ -275,7 +317,13 @@ func (q *QP) Destroy() error {
 	if d.closed {
 		return ErrClosed
 	}
+	groups := d.engine.Groups(q.q)
 	d.engine.Destroy(q.q)
+	for _, g := range groups {
+		if len(d.engine.Attached(g)) == 0 {
+			_ = d.link.Leave(g)
+		}
+	}
 	return nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 
 // demoFlags are the options of roce demo.
 type demoFlags struct {
+	faultFlags
 	loss  float64
 	size  int
 	mtu   int
@@ -38,23 +38,30 @@ func newDemoCommand() *cobra.Command {
 		Short: "Show every RDMA operation between two devices in this process",
 		Long: `demo opens two RoCE devices on loopback addresses, connects a queue pair of each
 and runs every operation of a reliable connection, with its bytes checked: first
-on a clean network, then with some packets lost on purpose. It needs no
-privilege, no RDMA hardware and no other program.`,
+on a clean network, then with some packets lost on purpose. With --fault, device A
+damages what it sends and receives in the second pass, and nothing is lost besides
+unless --loss is given too. It needs no privilege, no RDMA hardware and no other
+program.`,
 		Example: `  roce demo
-  roce demo --loss 5 --pcap demo.pcap && roce decode -v demo.pcap`,
+  roce demo --loss 5 --pcap demo.pcap && roce decode -v demo.pcap
+  roce demo --fault 'corrupt op=write_middle n=3; drop dir=rx op=ack n=2'`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.validate(cmd); err != nil {
 				return err
 			}
+			if len(f.faults) > 0 && !cmd.Flags().Changed("loss") {
+				f.loss = 0
+			}
 			return runDemo(cmd.Context(), &f, cmd.OutOrStdout())
 		},
 	}
+	f.register(cmd)
 	fs := cmd.Flags()
 	fs.Float64Var(&f.loss, "loss", 1, "`PERCENT` of packets to lose in the second pass, each way")
 	fs.IntVarP(&f.size, "size", "s", 1<<20, "`BYTES` per message")
 	fs.IntVarP(&f.mtu, "mtu", "m", 1024, "path MTU in `BYTES`: 256, 512, 1024, 2048 or 4096")
-	fs.Uint64Var(&f.seed, "seed", 1, "`SEED` that decides which packets are lost")
+	fs.Uint64Var(&f.seed, "seed", 1, "`SEED` that decides which packets are lost or damaged")
 	fs.StringSliceVar(&f.addrs, "addrs", []string{"127.0.0.1", "127.0.0.2"}, "the two local `ADDRESSES` to use")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets of the first device to `FILE`, for Wireshark or 'roce decode'")
 	fs.BoolVar(&f.json, "json", false, "print the results as one JSON object")
@@ -87,6 +94,7 @@ type demoRow struct {
 	Bytes         int     `json:"bytes"`
 	Packets       uint64  `json:"packets"`
 	Lost          uint64  `json:"lost"`
+	Faults        uint64  `json:"faults"`
 	Retransmitted uint64  `json:"retransmitted"`
 	Seconds       float64 `json:"seconds"`
 	Verified      bool    `json:"verified"`
@@ -109,10 +117,7 @@ func runDemo(ctx context.Context, f *demoFlags, out io.Writer) (err error) {
 	fmt.Fprintf(text, "Two RoCEv2 devices in this process: A on %s, B on %s. They talk through UDP port\n"+
 		"4791 like two hosts; the kernel knows nothing of RDMA.\n", f.addrs[0], f.addrs[1])
 	var rows []demoRow
-	for _, pass := range []demoPass{
-		{name: "clean", title: "on a clean network", ladder: true},
-		{name: fmt.Sprintf("%v %% lost", f.loss), title: fmt.Sprintf("the same with %v %% of the packets lost, each way", f.loss), loss: f.loss},
-	} {
+	for _, pass := range []demoPass{{name: "clean", title: "on a clean network", ladder: true}, f.secondPass()} {
 		got, err := pass.run(ctx, f, capture, text)
 		rows = append(rows, got...)
 		if err != nil {
@@ -144,8 +149,24 @@ func printDemoTable(out io.Writer, rows []demoRow) {
 // demoPass runs all operations once.
 type demoPass struct {
 	name, title string
-	loss        float64 // percent
+	faults      [2]faultRules // of devices A and B
 	ladder      bool
+}
+
+// secondPass is the one in which packets are damaged: lost by both devices, and
+// by the user's rules at A.
+func (f *demoFlags) secondPass() demoPass {
+	p := demoPass{name: fmt.Sprintf("%v %% lost", f.loss), title: fmt.Sprintf("the same with %v %% of the packets lost, each way", f.loss)}
+	if f.loss > 0 {
+		lose := udp.FaultRule{Fault: udp.FaultDrop, P: f.loss / 100}
+		p.faults = [2]faultRules{{lose}, {lose}}
+	}
+	if len(f.faults) > 0 {
+		p.name = "faults"
+		p.title = fmt.Sprintf("the same with faults at A: %v", f.faults.String())
+		p.faults[0] = append(p.faults[0], f.faults...)
+	}
+	return p
 }
 
 // demoEnd is one device with its connected queue pair.
@@ -170,6 +191,9 @@ func (p demoPass) run(ctx context.Context, f *demoFlags, capture *packetFile, ou
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
+	if len(f.faults) > 0 {
+		defer func() { fmt.Fprintln(out, "A:", p.faults[0].report(d.a.dev.Stats())) }()
+	}
 	for _, step := range demoSteps {
 		row, err := d.measure(ctx, step)
 		row.Pass = p.name
@@ -181,7 +205,11 @@ func (p demoPass) run(ctx context.Context, f *demoFlags, capture *packetFile, ou
 		if p.ladder {
 			fmt.Fprintf(out, "%s %s\n    %s\n", mark, step.name, step.tells)
 		} else {
-			fmt.Fprintf(out, "%s %-22s %4d packets lost, %4d sent again\n", mark, step.name, row.Lost, row.Retransmitted)
+			n, what := row.Lost, "packets lost"
+			if len(f.faults) > 0 {
+				n, what = row.Faults, "faults"
+			}
+			fmt.Fprintf(out, "%s %-22s %4d %s, %4d sent again\n", mark, step.name, n, what, row.Retransmitted)
 		}
 	}
 	if p.ladder {
@@ -195,11 +223,7 @@ func (p demoPass) open(f *demoFlags, capture *packetFile) (*demoPair, error) {
 	d := &demoPair{f: f, lad: &ladder{}}
 	var ends [2]*demoEnd
 	for i := range ends {
-		c := verbs.Config{Addr: netip.MustParseAddr(f.addrs[i])}
-		if p.loss > 0 {
-			r := rand.New(rand.NewPCG(f.seed, uint64(i)))
-			c.Drop = func() bool { return r.Float64()*100 < p.loss }
-		}
+		c := verbs.Config{Addr: netip.MustParseAddr(f.addrs[i]), Faults: p.faults[i], FaultSeed: 2*f.seed + uint64(i)}
 		if i == 0 {
 			c.Tap = d.lad.tap(capture)
 		}
@@ -279,17 +303,21 @@ func (d *demoPair) measure(ctx context.Context, s demoStep) (demoRow, error) {
 	n, err := s.run(ctx, d)
 	row := demoRow{Operation: s.name, Bytes: n, Seconds: time.Since(start).Seconds(), Verified: err == nil}
 	after := d.count()
-	row.Packets, row.Lost, row.Retransmitted = after[0]-before[0], after[1]-before[1], after[2]-before[2]
+	row.Packets, row.Lost, row.Retransmitted, row.Faults = after[0]-before[0], after[1]-before[1], after[2]-before[2], after[3]-before[3]
 	return row, err
 }
 
-// count sums over both devices what was sent, lost on purpose and sent again.
-func (d *demoPair) count() (c [3]uint64) {
+// count sums over both devices what was sent, lost on purpose, sent again, and
+// the faults of all kinds.
+func (d *demoPair) count() (c [4]uint64) {
 	for _, e := range []*demoEnd{d.a, d.b} {
 		s := e.dev.Stats()
 		c[0] += s["sent_pkts"]
 		c[1] += s["fault_dropped"]
 		c[2] += s["retransmitted_pkts"]
+		for _, w := range faultWords {
+			c[3] += s[w.counter]
+		}
 	}
 	return c
 }

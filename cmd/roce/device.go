@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -19,8 +20,10 @@ import (
 )
 
 // deviceFlags are the flags of every subcommand that sends packets: which local
-// address to use and where to keep a copy of the packets.
+// address to use, where to keep a copy of the packets, and what to do to them on
+// purpose.
 type deviceFlags struct {
+	faultFlags
 	dev      string
 	gidIndex int
 	pcap     string
@@ -31,6 +34,7 @@ func (f *deviceFlags) register(cmd *cobra.Command) {
 	fs.StringVarP(&f.dev, "dev", "d", "", "local `ADDRESS` or interface to use (default: the address that reaches the peer)")
 	fs.IntVarP(&f.gidIndex, "gid-idx", "g", -1, "with an interface as --dev: `INDEX` of its address, see 'roce info'")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets sent and received to `FILE`, for Wireshark or 'roce decode'")
+	f.faultFlags.register(cmd)
 }
 
 // given reports whether the user chose the local address.
@@ -89,6 +93,7 @@ func sourceFor(peer netip.Addr) (netip.Addr, error) {
 // open opens the device, with a capture file if asked for. The caller calls
 // closeAll when done.
 func (f *deviceFlags) open(c verbs.Config) (dev *verbs.Device, closeAll func() error, err error) {
+	c.Faults = f.faults
 	var capture *packetFile
 	if f.pcap != "" {
 		if capture, err = createPacketFile(f.pcap); err != nil {
@@ -110,6 +115,13 @@ func (f *deviceFlags) open(c verbs.Config) (dev *verbs.Device, closeAll func() e
 		}
 		return err
 	}, nil
+}
+
+// reportFaults prints what was injected, if anything was asked for.
+func (f *deviceFlags) reportFaults(out io.Writer, dev *verbs.Device) {
+	if len(f.faults) > 0 {
+		fmt.Fprintln(out, f.faults.report(dev.Stats()))
+	}
 }
 
 // packetFile is a pcap file of IP datagrams. Several devices may write to it.

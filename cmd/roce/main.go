@@ -44,7 +44,7 @@ Exit status: 0 all went well, 1 something failed, 2 wrong usage.`,
 			return usageError(cmd, "there is no subcommand %q%s", args[0], suggestion(cmd, args[0]))
 		},
 	}
-	root.AddCommand(newDemoCommand(), newInfoCommand(), newPingpongCommand(), newDecodeCommand())
+	root.AddCommand(newDemoCommand(), newInfoCommand(), newPingpongCommand(), newDecodeCommand(), newFaultsTopic())
 	return root
 }
 

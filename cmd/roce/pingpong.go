@@ -178,6 +178,7 @@ func runPingpong(ctx context.Context, f *pingpongFlags, host string, out io.Writ
 	}
 	if err = p.connect(conn, first, text); err == nil {
 		err = p.run(ctx, text)
+		f.reportFaults(text, p.dev)
 	}
 	if err == nil && f.json {
 		err = p.printJSON(out)
