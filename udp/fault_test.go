@@ -23,7 +23,6 @@ type wire struct {
 	arrive  []bth.Datagram
 	waits   []time.Duration
 	wakes   int
-	buf     []byte
 }
 
 func (w *wire) Info() Info { return Info{Kind: "test"} }

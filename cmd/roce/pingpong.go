@@ -20,13 +20,12 @@ import (
 
 // pingpongKind is what distinguishes rc, uc, ud and srq.
 type pingpongKind struct {
-	name    string
-	typ     qp.Type
-	size    int // default message size
-	srq     bool
-	short   string
-	long    string
-	example string
+	name  string
+	typ   qp.Type
+	size  int // default message size
+	srq   bool
+	short string
+	long  string
 }
 
 var pingpongKinds = []pingpongKind{
