@@ -185,7 +185,7 @@ func TestScatterGatherAgainstModel(t *testing.T) {
 	}
 }
 
-// wire.md 3.2: atomics work on the host's integer, aligned or not.
+// IBA 9.3: atomics work on the host's integer, aligned or not.
 func TestAtomics(t *testing.T) {
 	mem := make([]byte, 32)
 	for off := range 9 {

@@ -13,7 +13,7 @@ func pcg(seed uint64) func() uint32 { return rand.New(rand.NewPCG(seed, 11)).Uin
 
 const remote = mr.RemoteRead | mr.RemoteWrite | mr.RemoteAtomic
 
-// wire.md 7.7: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE.
+// IBA 10.6: REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE.
 func TestRegisterChecksRights(t *testing.T) {
 	for access := range mr.Access(16) {
 		d := mr.NewTable(10, pcg(1)).NewDomain()

@@ -52,6 +52,9 @@ func (d *Domain) AllocWindow(t WindowType) (*Window, error) {
 // Key returns the window's R_Key as it is now.
 func (w *Window) Key() uint32 { return w.now.key }
 
+// Domain returns the window's protection domain.
+func (w *Window) Domain() *Domain { return w.domain }
+
 // Type returns the window's type.
 func (w *Window) Type() WindowType { return w.typ }
 
@@ -157,6 +160,9 @@ func (d *Domain) AllocFastRegion(max int) (*FastRegion, error) {
 	d.Retain()
 	return f, nil
 }
+
+// Domain returns the registration's protection domain.
+func (f *FastRegion) Domain() *Domain { return f.domain }
 
 // Key returns the L_Key and R_Key as they are now.
 func (f *FastRegion) Key() uint32 { return f.now.key }

@@ -14,7 +14,7 @@ import (
 )
 
 // standard is the transition table of IBA 11.2.5.2 as the verbs core of Linux
-// has it (wire.md 7.1): type, from, to, what is required | what is optional
+// has it (IBA 11.2.5.2): type, from, to, what is required | what is optional
 // beside the state. What is not in it is refused.
 const standard = `
 RC RESET INIT  PKEY_INDEX PORT ACCESS_FLAGS |
@@ -48,7 +48,7 @@ UD SQD   SQD   | PKEY_INDEX QKEY
 UD SQE   RTS   | CUR_STATE QKEY
 `
 
-// bits are the attribute bits of verbs (wire.md 7.2).
+// bits are the attribute bits of verbs (IBA 11.6.2).
 var bits = map[string]int{
 	"STATE": 0, "CUR_STATE": 1, "EN_SQD_ASYNC_NOTIFY": 2, "ACCESS_FLAGS": 3, "PKEY_INDEX": 4, "PORT": 5, "QKEY": 6, "AV": 7, "PATH_MTU": 8,
 	"TIMEOUT": 9, "RETRY_CNT": 10, "RNR_RETRY": 11, "RQ_PSN": 12, "MAX_QP_RD_ATOMIC": 13, "ALT_PATH": 14, "MIN_RNR_TIMER": 15, "SQ_PSN": 16,
@@ -282,7 +282,7 @@ func TestModifyChecksValues(t *testing.T) {
 	}
 }
 
-// wire.md 7.2: the numbers of verbs.
+// IBA 11.6.2: the numbers of verbs.
 func TestNumbersAreThoseOfVerbs(t *testing.T) {
 	for _, row := range []struct {
 		name      string

@@ -19,7 +19,7 @@ func pairIn(s qp.State, c qp.Config) *qp.Pair {
 	return p
 }
 
-// wire.md 7.1: sends from RTS on, receives from INIT on; in ERR both are taken.
+// IBA 11.2.5.2: sends from RTS on, receives from INIT on; in ERR both are taken.
 func TestPostDependsOnState(t *testing.T) {
 	for _, s := range states {
 		p := pairIn(s, qp.Config{})

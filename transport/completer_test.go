@@ -10,7 +10,7 @@ import (
 	"github.com/goroce/goroce/transport"
 )
 
-// wire.md 4.3: responses outside [unacked, next) are stale or ghosts. They are
+// IBA 9.7.5.1: responses outside [unacked, next) are stale or ghosts. They are
 // dropped and touch no timer.
 func TestRequesterStaleAndGhostResponsesAreDropped(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -41,7 +41,7 @@ func TestRequesterStaleAndGhostResponsesAreDropped(t *testing.T) {
 	})
 }
 
-// wire.md 4.4a: reserved syndromes are ignored.
+// IBA 9.7.6: reserved syndromes are ignored.
 func TestRequesterReservedSyndromesAreIgnored(t *testing.T) {
 	for _, syn := range []bth.Syndrome{0x40, 0x5F, 0x64, 0x65, 0x7F, 0x80, 0x9F, 0xE0, 0xFF} {
 		t.Run(fmt.Sprintf("0x%02x", uint8(syn)), func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestRequesterReservedSyndromesAreIgnored(t *testing.T) {
 	}
 }
 
-// wire.md 4.3: an ACK beyond a READ without its responses is an implied NAK:
+// IBA 9.7.5.1: an ACK beyond a READ without its responses is an implied NAK:
 // the READ is asked for again, once, and nothing behind it completes.
 func TestRequesterACKBeyondReadRepeatsRead(t *testing.T) {
 	for _, answered := range []struct {
@@ -102,7 +102,7 @@ func TestRequesterACKBeyondReadRepeatsRead(t *testing.T) {
 	}
 }
 
-// wire.md 4.3: so is a gap inside the responses of one READ.
+// IBA 9.7.5.1: so is a gap inside the responses of one READ.
 func TestRequesterGapInReadResponsesRepeatsTail(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		data := s.data(8192, 6*256)
@@ -122,7 +122,7 @@ func TestRequesterGapInReadResponsesRepeatsTail(t *testing.T) {
 	})
 }
 
-// wire.md 4.3: the first response of a READ acknowledges all before it; a
+// IBA 9.7.5.1: the first response of a READ acknowledges all before it; a
 // later one acknowledges an atomic only by its own answer.
 func TestRequesterReadResponseImpliesEarlierACKs(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -150,7 +150,7 @@ func TestRequesterReadResponseImpliesEarlierACKs(t *testing.T) {
 	})
 }
 
-// wire.md 4.3: responses that do not fit their request fail it.
+// IBA 9.7.5.1: responses that do not fit their request fail it.
 func TestRequesterWrongResponseFails(t *testing.T) {
 	b := make([]byte, 257)
 	for _, row := range []struct {
@@ -210,7 +210,7 @@ func read10(s *script)               { s.postRead(1, 0, 10) }
 func fetchAdd(s *script)             { s.postFetchAdd(1, 0, 1) }
 func write10(s *script)              { s.postWrite(1, 0, 10) }
 
-// wire.md 4.3, 5.2: a fatal NAK acknowledges what precedes it, fails its own
+// IBA 9.7.5.1, 5.2: a fatal NAK acknowledges what precedes it, fails its own
 // request, and the rest is flushed.
 func TestRequesterFatalNAKFailsItsRequest(t *testing.T) {
 	for _, row := range []struct {
@@ -247,7 +247,7 @@ func TestRequesterFatalNAKFailsItsRequest(t *testing.T) {
 	}
 }
 
-// wire.md 4.4a: a fatal NAK counts only when every older request is complete;
+// IBA 9.7.6: a fatal NAK counts only when every older request is complete;
 // an older READ without responses is asked for first.
 func TestRequesterFatalNAKBehindIncompleteReadWaits(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -266,7 +266,7 @@ func TestRequesterFatalNAKBehindIncompleteReadWaits(t *testing.T) {
 	})
 }
 
-// wire.md 8.1 item 15: rxe names the request's PSN when a READ fails half way.
+// rxe names the request's PSN when a READ fails half way.
 func TestRequesterFatalNAKBelowRunningReadIsTaken(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		data := s.data(8192, 1000)
@@ -288,7 +288,7 @@ func TestRequesterFatalNAKBelowRunningReadIsTaken(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: an ACK that comes while its packets are being resent stops the
+// IBA 9.7.6: an ACK that comes while its packets are being resent stops the
 // resending of what it covers.
 func TestRequesterLateACKCancelsResend(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -324,7 +324,7 @@ func TestRequesterLateACKCancelsResend(t *testing.T) {
 	})
 }
 
-// wire.md 4.3: responses of a first READ request that arrive while it is being
+// IBA 9.7.5.1: responses of a first READ request that arrive while it is being
 // repeated serve as well.
 func TestRequesterLateReadResponsesServe(t *testing.T) {
 	play(t, setup{window: 8}, func(s *script) {

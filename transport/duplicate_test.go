@@ -12,7 +12,7 @@ import (
 	"github.com/goroce/goroce/transport"
 )
 
-// wire.md 5.3, C9-105: a duplicate SEND is not executed; the ACK names the
+// IBA 9.7.5.1.1, C9-105: a duplicate SEND is not executed; the ACK names the
 // latest PSN executed and the present MSN, whether it was asked for or not.
 func TestResponderDuplicateSendIsAckedAgain(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -62,7 +62,7 @@ func TestResponderDuplicateInMessageLeavesItAlone(t *testing.T) {
 	})
 }
 
-// wire.md 5.3: a READ is executed again from memory, whole or a tail of it, and
+// IBA 9.7.5.1.1: a READ is executed again from memory, whole or a tail of it, and
 // starts with FIRST or ONLY.
 func TestResponderDuplicateReadIsExecutedAgain(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -86,7 +86,7 @@ func TestResponderDuplicateReadIsExecutedAgain(t *testing.T) {
 	})
 }
 
-// wire.md 5.3: a duplicate READ that is not inside a remembered one is dropped.
+// IBA 9.7.5.1.1: a duplicate READ that is not inside a remembered one is dropped.
 func TestResponderDuplicateReadOutsideIsDropped(t *testing.T) {
 	for _, row := range []struct {
 		name string
@@ -118,7 +118,7 @@ func TestResponderDuplicateReadOutsideIsDropped(t *testing.T) {
 	}
 }
 
-// wire.md 5.3: the key of a duplicate READ is looked at again; rxe answers
+// IBA 9.7.5.1.1: the key of a duplicate READ is looked at again; rxe answers
 // 0x62 when it has become invalid.
 func TestResponderDuplicateReadOfDeregisteredRegionIsRefused(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -147,7 +147,7 @@ func TestResponderDuplicateReadOfDeregisteredRegionIsRefused(t *testing.T) {
 	})
 }
 
-// wire.md 5.3: an atomic is never executed again; its result is replayed, for
+// IBA 9.7.5.1.1: an atomic is never executed again; its result is replayed, for
 // as many as may be outstanding; an unknown one is dropped.
 func TestResponderDuplicateAtomicIsReplayed(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -193,7 +193,7 @@ func TestResponderDuplicateOfAnotherKindIsDropped(t *testing.T) {
 	})
 }
 
-// wire.md 5.3: the ACK of a duplicate must not acknowledge a READ or atomic
+// IBA 9.7.5.1.1: the ACK of a duplicate must not acknowledge a READ or atomic
 // whose answer the peer may be missing.
 func TestResponderDuplicateACKStopsBeforeRead(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -270,7 +270,7 @@ func TestResponderDuplicateReadsAreBounded(t *testing.T) {
 	})
 }
 
-// wire.md 5.3: a duplicate clears the memory of the NAK: if that was lost, the
+// IBA 9.7.5.1.1: a duplicate clears the memory of the NAK: if that was lost, the
 // next packet ahead brings another.
 func TestResponderDuplicateLetsNAKBeRepeated(t *testing.T) {
 	play(t, setup{}, func(s *script) {

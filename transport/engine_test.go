@@ -18,7 +18,7 @@ import (
 
 var v6 = netip.MustParseAddr("2001:db8::1")
 
-// wire.md 5.1: what is dropped before any protocol state, each under its name,
+// IBA 9.7.4: what is dropped before any protocol state, each under its name,
 // and nothing else is touched.
 func TestEngineDropsWhatIsNotForIt(t *testing.T) {
 	send := func(s *script) bth.Packet { return s.pkt(bth.SendOnly, 0, fill(5), asks) }
@@ -97,7 +97,7 @@ func TestEngineDropsWhatIsNotForIt(t *testing.T) {
 	}
 }
 
-// wire.md 5.7: partial members of the default partition may talk to a full one.
+// IBA 10.9.3: partial members of the default partition may talk to a full one.
 func TestEngineTakesPartialMember(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		p := s.pkt(bth.WriteOnly, 0, nil, asks)
@@ -108,7 +108,7 @@ func TestEngineTakesPartialMember(t *testing.T) {
 	})
 }
 
-// wire.md 9: received packets and marks are counted.
+// IBA 16.1.3.5: received packets and marks are counted.
 func TestEngineCountsTraffic(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		p := s.pkt(bth.WriteOnly, 0, fill(5), s.into(0, 5), asks)

@@ -39,12 +39,12 @@ func (e *Engine) localOp(q *QP, w *qp.SendWQE) cq.Status {
 		}
 	case qp.BindMW:
 		b := w.Bind
-		if b.Window.Bind(uint32(q.QPN), b.Region, b.Addr, b.Length, b.Access, b.Key) != nil {
+		if b.Window.Domain() != q.Domain || b.Window.Bind(uint32(q.QPN), b.Region, b.Addr, b.Length, b.Access, b.Key) != nil {
 			return cq.MWBindErr
 		}
 	case qp.RegMR:
 		f := w.Reg
-		if f.Region.Register(f.Mem, f.Access, f.Key) != nil {
+		if f.Region.Domain() != q.Domain || f.Region.Register(f.Mem, f.Access, f.Key) != nil {
 			return cq.LocQPOpErr
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/congestion"
@@ -13,7 +14,7 @@ import (
 	"github.com/goroce/goroce/transport"
 )
 
-// segmentation rows: the opcodes by position (wire.md 3.4).
+// segmentation rows: the opcodes by position (IBA 9.2.1).
 var segmented = []struct {
 	name                      string
 	op                        qp.Op
@@ -25,7 +26,7 @@ var segmented = []struct {
 	{"WRITE with imm", qp.RDMAWriteImm, bth.WriteFirst, bth.WriteMiddle, bth.WriteLastImm, bth.WriteOnlyImm},
 }
 
-// wire.md 4.5: up to the MTU one ONLY, else FIRST MIDDLE* LAST, the LAST of an
+// IBA 9.7.2: up to the MTU one ONLY, else FIRST MIDDLE* LAST, the LAST of an
 // exact multiple full; RETH once with the whole length; 4.2: AckReq at the end.
 func TestRequesterMessageIsSegmented(t *testing.T) {
 	for _, mtu := range []int{256, 512, 1024, 2048, 4096} {
@@ -66,7 +67,7 @@ func TestRequesterMessageIsSegmented(t *testing.T) {
 	}
 }
 
-// wire.md 4.1: a READ of L bytes reserves max(1, ceil(L/PMTU)) PSNs; atomics
+// IBA 9.7.3.1: a READ of L bytes reserves max(1, ceil(L/PMTU)) PSNs; atomics
 // and zero-length messages take one.
 func TestRequesterReservesPSNsOfResponses(t *testing.T) {
 	for _, row := range []struct{ length, psns int }{{0, 1}, {1, 1}, {256, 1}, {257, 2}, {512, 2}, {1000, 4}} {
@@ -93,7 +94,7 @@ func TestRequesterReservesPSNsOfResponses(t *testing.T) {
 	}
 }
 
-// wire.md 4.2 and 8.1 item 1: inside a message AckReq comes at least every 32
+// IBA 9.7.5.1.2 and 8.1 item 1: inside a message AckReq comes at least every 32
 // packets, or every quarter of a smaller window.
 func TestRequesterLongMessageAsksForAckBetween(t *testing.T) {
 	for _, row := range []struct{ window, every int }{{256, 32}, {128, 32}, {64, 16}, {16, 4}, {4, 1}, {1, 1}} {
@@ -112,7 +113,7 @@ func TestRequesterLongMessageAsksForAckBetween(t *testing.T) {
 	}
 }
 
-// A peer that acknowledges only what asks for it (wire.md 8.1 item 10) must
+// A peer that acknowledges only what asks for it (as rxe does) must
 // never leave a window full of packets that did not ask, whatever the window
 // becomes on the way.
 func TestRequesterShrinkingWindowNeverStalls(t *testing.T) {
@@ -144,7 +145,41 @@ func TestRequesterShrinkingWindowNeverStalls(t *testing.T) {
 	}
 }
 
-// wire.md 4.5: no more packets without acknowledgement than the window allows.
+// A window that falls below packets in flight of which none asks lets one more
+// go, which asks: else only a timeout would help.
+func TestRequesterWindowBelowUnaskedPacketsAsksOnce(t *testing.T) {
+	window := dial(64)
+	play(t, setup{control: func() congestion.Controller { window = 64; return &window }}, func(s *script) {
+		s.postWrite(1, 0, 100*256)
+		for k := range 64 {
+			s.want(at(k), ask(k%16 == 15))
+		}
+		s.hear(s.ack(9)) // unasked, but legal
+		for k := range 10 {
+			s.want(at(64+k), ask(false))
+		}
+		window = 4
+		s.hear(s.ack(63))
+		s.want(at(74), ask(true))
+		s.wantSilence()
+		s.hear(s.ack(74))
+		for k := 75; k < 100; k++ {
+			s.want(at(k), ask(true))
+			s.hear(s.ack(k))
+		}
+		s.wantSent(1, cq.Success)
+	})
+}
+
+// dial is a congestion window that the test turns.
+type dial int
+
+func (d *dial) Window() int            { return int(*d) }
+func (*dial) Acked(time.Duration, int) {}
+func (*dial) Lost(time.Duration)       {}
+func (*dial) Notified(time.Duration)   {}
+
+// IBA 9.7.2: no more packets without acknowledgement than the window allows.
 func TestRequesterStopsAtWindow(t *testing.T) {
 	play(t, setup{window: 8}, func(s *script) {
 		for id := range uint64(20) {
@@ -173,7 +208,7 @@ func TestRequesterStopsAtWindow(t *testing.T) {
 	})
 }
 
-// wire.md 4.3: one ACK acknowledges everything before it; completions come in
+// IBA 9.7.5.1: one ACK acknowledges everything before it; completions come in
 // post order.
 func TestRequesterCoalescedACKCompletesAllInOrder(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -198,7 +233,7 @@ func TestRequesterCoalescedACKCompletesAllInOrder(t *testing.T) {
 	})
 }
 
-// wire.md 4.6: credits, also zero, hold nothing back.
+// IBA 9.7.7.2: credits, also zero, hold nothing back.
 func TestRequesterCreditsAreIgnored(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		s.postSend(1, 0, 10)
@@ -212,7 +247,7 @@ func TestRequesterCreditsAreIgnored(t *testing.T) {
 	})
 }
 
-// wire.md 7.4: unsignaled requests complete silently, in their turn.
+// IBA 11.4.2.1: unsignaled requests complete silently, in their turn.
 func TestRequesterUnsignaledCompletesSilently(t *testing.T) {
 	play(t, setup{config: func(c *qp.Config) { c.MaxSendWR = 3 }}, func(s *script) {
 		s.postWrite(1, 0, 10, unsignaled)
@@ -243,7 +278,7 @@ func TestRequesterSignalAllSignalsEverything(t *testing.T) {
 	})
 }
 
-// wire.md 4.5: a fenced request starts only after all earlier READs and
+// IBA 9.7.2: a fenced request starts only after all earlier READs and
 // atomics; others do not wait for them.
 func TestRequesterFenceWaitsForReadsAndAtomics(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -295,7 +330,7 @@ func TestRequesterFenceWaitsForRepeatedRead(t *testing.T) {
 	})
 }
 
-// wire.md 4.5: at most MaxRDAtomic READs and atomics are outstanding; other
+// IBA 9.7.2: at most MaxRDAtomic READs and atomics are outstanding; other
 // requests behind a waiting one wait too, as the order of PSNs demands.
 func TestRequesterStopsAtMaxRDAtomic(t *testing.T) {
 	play(t, setup{attr: func(a *qp.Attr) { a.MaxRDAtomic = 2 }}, func(s *script) {
@@ -370,7 +405,7 @@ func TestRequesterLongReadWithDepthOneUsesTheWindow(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: a READ is restarted where its answers stopped: PSN, VA and
+// IBA 9.7.6: a READ is restarted where its answers stopped: PSN, VA and
 // length move on, and a tail ends where its piece ended.
 func TestRequesterReadTailIsRepeatedExactly(t *testing.T) {
 	play(t, setup{window: 8}, func(s *script) {
@@ -392,7 +427,7 @@ func TestRequesterReadTailIsRepeatedExactly(t *testing.T) {
 	})
 }
 
-// wire.md 8.1 items 6 and 13: the answer to a restarted READ starts with FIRST
+// With rxe the answer to a restarted READ starts with FIRST
 // or ONLY by the standard, with MIDDLE or LAST from rxe.
 func TestRequesterRestartedReadTakesFirstOrMiddle(t *testing.T) {
 	for _, row := range []struct {
@@ -426,7 +461,7 @@ func TestRequesterRestartedReadTakesFirstOrMiddle(t *testing.T) {
 	}
 }
 
-// wire.md 3.2: an atomic carries numbers big-endian; the result is delivered
+// IBA 9.3: an atomic carries numbers big-endian; the result is delivered
 // in the host's order.
 func TestRequesterAtomicResultIsDelivered(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -453,7 +488,7 @@ func TestRequesterAtomicResultIsDelivered(t *testing.T) {
 	})
 }
 
-// wire.md 4.5: inline data is copied at the post and needs no key.
+// IBA 9.7.2: inline data is copied at the post and needs no key.
 func TestRequesterInlineDataIsCopied(t *testing.T) {
 	play(t, setup{config: func(c *qp.Config) { c.MaxInline = 700 }}, func(s *script) {
 		b := make([]byte, 700)
@@ -502,7 +537,7 @@ func TestRequesterEntriesCrossPackets(t *testing.T) {
 	})
 }
 
-// wire.md 4.7 and 7.3: a local error fails the request with LOC_PROT, after
+// IBA 10.3.1 and 7.3: a local error fails the request with LOC_PROT, after
 // everything before it has completed, and flushes what follows.
 func TestRequesterLocalProtectionError(t *testing.T) {
 	for _, row := range []struct {
@@ -601,7 +636,7 @@ func TestRequesterFailedGatherLeavesRoomInBurst(t *testing.T) {
 	})
 }
 
-// wire.md 7.3: of a READ the remote error comes first; the sink is checked
+// IBA 11.6.2: of a READ the remote error comes first; the sink is checked
 // when the data arrives, after older requests have completed.
 func TestRequesterReadSinkIsCheckedLast(t *testing.T) {
 	bad := mr.SGE{Addr: 1, Length: 100, LKey: 0x55}
@@ -668,7 +703,7 @@ func TestRequesterZeroLengthOperations(t *testing.T) {
 	})
 }
 
-// wire.md 4.5: at a path MTU of 256 bytes a message of 2^31 bytes takes 2^23
+// IBA 9.7.2: at a path MTU of 256 bytes a message of 2^31 bytes takes 2^23
 // PSNs, half of the space. Only its first and last packets are looked at.
 func TestRequesterMessageOfMaximumLength(t *testing.T) {
 	play(t, setup{}, func(s *script) {

@@ -233,11 +233,11 @@ func (e *Engine) checkFlush(q *QP, p *bth.Packet) verdict {
 	if f.Placement&3 == 0 || f.Placement&^3 != 0 || f.Selectivity > 1 || q.rsp.queue.full() {
 		return invalid
 	}
-	n := uint64(p.RETH.Length)
-	if f.Selectivity == 1 {
-		n = 0
+	_, fault := q.remote(p.RETH.RKey, flushRights(f), p.RETH.VA, uint64(p.RETH.Length))
+	if fault == mr.FaultRange && f.Selectivity == 1 {
+		fault = 0 // the whole region: the range means nothing
 	}
-	if _, fault := q.remote(p.RETH.RKey, flushRights(f), p.RETH.VA, n); fault != 0 {
+	if fault != 0 {
 		return noAccess
 	}
 	return verdict{}
@@ -404,7 +404,8 @@ func (e *Engine) endMessage(q *QP, p *bth.Packet, info *bth.Info) {
 	r.msn = r.msn.Next()
 	got := r.msg.got
 	r.msg = message{}
-	if !r.haveRecv {
+	// A UC pair may hold a receive of a lost SEND: a WRITE leaves it alone.
+	if !r.haveRecv || info.Op == bth.OpWrite && !info.TakesRecv {
 		return
 	}
 	r.haveRecv = false

@@ -48,7 +48,7 @@ func mrOffset(r *mr.Region, b []byte) uint64 {
 	panic("not in the region")
 }
 
-// wire.md 5.6: a SEND goes to the next receive, and its ACK counts messages.
+// IBA 9.7.5.1.2: a SEND goes to the next receive, and its ACK counts messages.
 func TestResponderSendIsReceived(t *testing.T) {
 	for _, n := range []int{0, 1, 255, 256, 257, 512, 1000} {
 		for _, immediate := range []bool{false, true} {
@@ -95,7 +95,7 @@ func TestResponderSendIsReceived(t *testing.T) {
 	}
 }
 
-// wire.md 4.5: the entries of a receive need not end where packets do.
+// IBA 9.7.2: the entries of a receive need not end where packets do.
 func TestResponderSendIsScattered(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		s.postRecv(1, 0, 0, s.mem.SGE(5000, 100), s.mem.SGE(10, 300), mr.SGE{}, s.mem.SGE(9000, 300))
@@ -109,7 +109,7 @@ func TestResponderSendIsScattered(t *testing.T) {
 	})
 }
 
-// wire.md 5.6: a WRITE lands where its RETH says, byte by byte.
+// IBA 9.7.5.1.2: a WRITE lands where its RETH says, byte by byte.
 func TestResponderWriteIsPlaced(t *testing.T) {
 	for _, n := range []int{0, 1, 3, 256, 257, 512, 700} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestResponderWriteIsPlaced(t *testing.T) {
 	}
 }
 
-// wire.md 7.4: a WRITE with immediate consumes a receive, leaves its buffer
+// IBA 11.4.2.1: a WRITE with immediate consumes a receive, leaves its buffer
 // alone, and completes it with the length of the WRITE.
 func TestResponderWriteWithImmediateTakesReceive(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -167,7 +167,7 @@ func TestResponderWriteWithImmediateTakesReceive(t *testing.T) {
 	})
 }
 
-// wire.md 3.1: SE makes the completion a solicited one.
+// IBA 9.2: SE makes the completion a solicited one.
 func TestResponderSolicitedBitReachesQueue(t *testing.T) {
 	for _, se := range []bool{false, true} {
 		notified := 0
@@ -186,7 +186,7 @@ func TestResponderSolicitedBitReachesQueue(t *testing.T) {
 	}
 }
 
-// wire.md 5.6: only AckReq asks for an ACK; ACKs of one batch merge.
+// IBA 9.7.5.1.2: only AckReq asks for an ACK; ACKs of one batch merge.
 func TestResponderACKsAreCoalesced(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		w := func(k int, mods ...mod) bth.Packet {
@@ -202,7 +202,7 @@ func TestResponderACKsAreCoalesced(t *testing.T) {
 	})
 }
 
-// wire.md 5.6: an ACK is not sent past the data of an earlier READ, nor do ACKs
+// IBA 9.7.5.1.2: an ACK is not sent past the data of an earlier READ, nor do ACKs
 // merge around it; ACKs owed before a READ go first (4.4a).
 func TestResponderACKDoesNotOvertakeReadData(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -219,7 +219,7 @@ func TestResponderACKDoesNotOvertakeReadData(t *testing.T) {
 	})
 }
 
-// wire.md 3.4: the opcodes of READ responses by length, the AETH with the MSN
+// IBA 9.2.1: the opcodes of READ responses by length, the AETH with the MSN
 // in all but the MIDDLE ones, PSNs consecutive.
 func TestResponderReadIsAnswered(t *testing.T) {
 	for _, mtu := range []int{256, 1024, 4096} {
@@ -254,7 +254,7 @@ func TestResponderReadIsAnswered(t *testing.T) {
 	}
 }
 
-// wire.md 5.5, C9-88: without data neither key nor address is looked at, but
+// IBA 9.7.4.1.4, C9-88: without data neither key nor address is looked at, but
 // the pair's rights are.
 func TestResponderZeroLengthNeedsNoKey(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -267,7 +267,7 @@ func TestResponderZeroLengthNeedsNoKey(t *testing.T) {
 	})
 }
 
-// wire.md 3.2: atomics change the word in the host's order and answer with what
+// IBA 9.3: atomics change the word in the host's order and answer with what
 // it was.
 func TestResponderAtomicIsExecuted(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -291,7 +291,7 @@ func TestResponderAtomicIsExecuted(t *testing.T) {
 	})
 }
 
-// refusal is one row of wire.md 5.2 that ends the pair. The packets of hear
+// refusal is one row of IBA 9.9.3 that ends the pair. The packets of hear
 // are given one after the other; the last one is refused.
 type refusal struct {
 	name   string
@@ -468,7 +468,7 @@ var badKeys = []struct {
 	}},
 }
 
-// wire.md 5.2: the rows that end the pair. The NAK has the PSN of the refused
+// IBA 9.9.3: the rows that end the pair. The NAK has the PSN of the refused
 // packet, is sent once, and is the last word; a receive in use fails, without
 // one an event is raised; nothing else is written.
 func TestResponderRefusesAndFails(t *testing.T) {
@@ -562,7 +562,7 @@ func (row *refusal) run(s *script) {
 	for ; next <= uint64(row.recvs); next++ {
 		s.wantRecv(next, cq.WRFlushErr)
 	}
-	// wire.md 5.2: once in ERR everything is ignored.
+	// IBA 9.9.3: once in ERR everything is ignored.
 	s.hear(refused, s.pkt(bth.SendOnly, k, nil, asks), s.pkt(bth.WriteOnly, k-1, nil, asks), s.ack(0))
 	s.wantSilence()
 	s.wantCount(transport.DropState, 4)
@@ -583,7 +583,7 @@ func (row *refusal) run(s *script) {
 	}
 }
 
-// wire.md 5.2: rights in READ and WRITE do not stand for each other.
+// IBA 9.9.3: rights in READ and WRITE do not stand for each other.
 func TestResponderRegionRightsAreSeparate(t *testing.T) {
 	for _, row := range []struct {
 		right mr.Access
@@ -616,7 +616,7 @@ func TestResponderRegionRightsAreSeparate(t *testing.T) {
 	}
 }
 
-// wire.md 5.2, 5.4: without a receive the packet that needs it gets an RNR NAK
+// IBA 9.9.3, 5.4: without a receive the packet that needs it gets an RNR NAK
 // with our timer; the expected PSN stays; what follows is dropped silently.
 func TestResponderWithoutReceiveSendsRNR(t *testing.T) {
 	data := fill(600)
@@ -689,7 +689,7 @@ func TestResponderRNRComesBeforeLengthAndKey(t *testing.T) {
 	})
 }
 
-// wire.md 5.1: a gap gets one NAK with the expected PSN; further packets are
+// IBA 9.7.4: a gap gets one NAK with the expected PSN; further packets are
 // dropped silently until it comes.
 func TestResponderGapGetsOneNAK(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -734,7 +734,7 @@ func TestResponderACKAheadOfNAKNeedsProgress(t *testing.T) {
 	})
 }
 
-// wire.md 5.6: MSN counts messages, not packets, and READs when accepted.
+// IBA 9.7.5.1.2: MSN counts messages, not packets, and READs when accepted.
 func TestResponderMSNCountsMessages(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		s.postRecv(1, 0, 600)
@@ -776,7 +776,7 @@ func TestResponderDeregistrationInWriteIsRefused(t *testing.T) {
 	})
 }
 
-// The same for a READ: the NAK takes the place of the response (wire.md 4.3).
+// The same for a READ: the NAK takes the place of the response (IBA 9.7.5.1).
 func TestResponderDeregistrationInReadIsRefused(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		r := s.register(600, mr.LocalWrite|mr.RemoteRead)
@@ -795,7 +795,7 @@ func TestResponderDeregistrationInReadIsRefused(t *testing.T) {
 	})
 }
 
-// wire.md 7.3: COMM_EST is raised once, by the first request in RTR.
+// IBA 11.6.2: COMM_EST is raised once, by the first request in RTR.
 func TestResponderCommEstIsRaisedOnce(t *testing.T) {
 	play(t, setup{state: qp.RTR}, func(s *script) {
 		s.hear(s.ack(0)) // not a request: dropped in RTR

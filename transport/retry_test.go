@@ -13,7 +13,7 @@ import (
 
 func (s *script) timeout() time.Duration { return qp.AckTimeout(s.attr.Timeout) }
 
-// wire.md 4.4: a sequence NAK makes the requester go back to its PSN, with the
+// IBA 9.7.6: a sequence NAK makes the requester go back to its PSN, with the
 // same opcodes and bytes, in the middle of a message if need be.
 func TestRequesterSequenceNAKGoesBackToItsPSN(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -36,7 +36,7 @@ func TestRequesterSequenceNAKGoesBackToItsPSN(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: a repeated NAK is ignored until there is progress or a timeout.
+// IBA 9.7.6: a repeated NAK is ignored until there is progress or a timeout.
 func TestRequesterRepeatedNAKIsIgnored(t *testing.T) {
 	play(t, setup{attr: func(a *qp.Attr) { a.RetryCount = 2 }}, func(s *script) {
 		s.postWrite(1, 0, 600)
@@ -62,7 +62,7 @@ func TestRequesterRepeatedNAKIsIgnored(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: after RetryCount repetitions without progress the oldest request
+// IBA 9.7.6: after RetryCount repetitions without progress the oldest request
 // fails. 7 is seven, 0 none.
 func TestRequesterTimeoutsExhaustRetries(t *testing.T) {
 	for _, retries := range []int{0, 1, 3, 7} {
@@ -96,7 +96,7 @@ func TestRequesterTimeoutsExhaustRetries(t *testing.T) {
 	}
 }
 
-// wire.md 4.4: the first timeout comes at its nominal time; progress restarts
+// IBA 9.7.6: the first timeout comes at its nominal time; progress restarts
 // it and reloads the retries.
 func TestRequesterProgressReloadsRetries(t *testing.T) {
 	play(t, setup{attr: func(a *qp.Attr) { a.RetryCount = 1 }}, func(s *script) {
@@ -139,7 +139,7 @@ func TestRequesterTimeoutSendsAProbe(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: sequence NAKs consume retries too.
+// IBA 9.7.6: sequence NAKs consume retries too.
 func TestRequesterNAKsExhaustRetries(t *testing.T) {
 	play(t, setup{attr: func(a *qp.Attr) { a.RetryCount = 2 }}, func(s *script) {
 		s.postWrite(1, 0, 600)
@@ -171,7 +171,7 @@ func TestRequesterImpliedNAKsExhaustRetries(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: a timeout code of 0 means never.
+// IBA 9.7.6: a timeout code of 0 means never.
 func TestRequesterTimeoutZeroNeverExpires(t *testing.T) {
 	play(t, setup{attr: func(a *qp.Attr) { a.Timeout = 0 }}, func(s *script) {
 		s.postWrite(1, 0, 10)
@@ -182,7 +182,7 @@ func TestRequesterTimeoutZeroNeverExpires(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: the timer stands still when nothing is outstanding.
+// IBA 9.7.6: the timer stands still when nothing is outstanding.
 func TestRequesterTimerStopsWithLastACK(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		s.postWrite(1, 0, 10)
@@ -196,10 +196,10 @@ func TestRequesterTimerStopsWithLastACK(t *testing.T) {
 	})
 }
 
-// wire.md 3.3, 4.4: after an RNR NAK the requester waits the coded time, no
+// IBA 9.3.5, 4.4: after an RNR NAK the requester waits the coded time, no
 // less, and resends from its PSN.
 func TestRequesterRNRWaitIsExact(t *testing.T) {
-	// The table of wire.md 3.3, in units of 10 µs.
+	// The table of IBA 9.3.5, in units of 10 µs.
 	codes := [32]int{65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
 		4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152}
 	for code, units := range codes {
@@ -233,7 +233,7 @@ func TestRequesterRNRWaitIsExact(t *testing.T) {
 	}
 }
 
-// wire.md 5.4: the repeated packet can be the end of a WRITE with immediate.
+// IBA 9.7.5.2.8: the repeated packet can be the end of a WRITE with immediate.
 func TestRequesterRNRInMessageResumesThere(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		s.postWrite(1, 0, 600, withImm(5))
@@ -249,7 +249,7 @@ func TestRequesterRNRInMessageResumesThere(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: RNRRetry counts apart from RetryCount, and progress reloads it.
+// IBA 9.7.6: RNRRetry counts apart from RetryCount, and progress reloads it.
 func TestRequesterRNRRetriesExhaust(t *testing.T) {
 	for _, retries := range []int{0, 1, 6} {
 		t.Run(fmt.Sprintf("rnr_retry=%d", retries), func(t *testing.T) {
@@ -300,7 +300,7 @@ func TestRequesterRNRRetriesExhaust(t *testing.T) {
 	})
 }
 
-// wire.md 4.4: rnr_retry 7 has no end.
+// IBA 9.7.6: rnr_retry 7 has no end.
 func TestRequesterRNRRetrySevenIsInfinite(t *testing.T) {
 	play(t, setup{attr: func(a *qp.Attr) { a.RNRRetry = 7 }}, func(s *script) {
 		s.postSend(1, 0, 10)
@@ -315,7 +315,7 @@ func TestRequesterRNRRetrySevenIsInfinite(t *testing.T) {
 	})
 }
 
-// wire.md 8.1 item 11: rxe sends a sequence NAK for the packets behind its RNR
+// rxe sends a sequence NAK for the packets behind its RNR
 // NAK. It shortens no wait and costs no retry; nor does a second RNR NAK.
 func TestRequesterNAKsWhileWaitingForReceiverAreIgnored(t *testing.T) {
 	play(t, setup{attr: func(a *qp.Attr) { a.RetryCount, a.RNRRetry = 0, 1 }}, func(s *script) {
@@ -336,7 +336,7 @@ func TestRequesterNAKsWhileWaitingForReceiverAreIgnored(t *testing.T) {
 	})
 }
 
-// wire.md 4.4a: an ACK that makes progress ends the wait.
+// IBA 9.7.6: an ACK that makes progress ends the wait.
 func TestRequesterACKEndsRNRWait(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		s.postSend(1, 0, 10)

@@ -143,7 +143,7 @@ func counter(seed uint32) func() uint32 {
 	return func() uint32 { seed = seed*1664525 + 1013904223; return seed }
 }
 
-// The attributes that each step of a connection needs (wire.md 7.1).
+// The attributes that each step of a connection needs (IBA 11.2.5.2).
 const (
 	initMask = qp.AttrState | qp.AttrPKeyIndex | qp.AttrPort | qp.AttrAccess
 	rtrMask  = qp.AttrState | qp.AttrAV | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRDAtomic | qp.AttrMinRNRTimer
@@ -424,12 +424,9 @@ func (s *script) wantNoTimer() {
 
 type mod func(*bth.Packet)
 
-func asks(p *bth.Packet)   { p.AckReq = true }
-func marked(p *bth.Packet) { p.Solicited = true }
+func asks(p *bth.Packet) { p.AckReq = true }
 
 func carrying(v uint32) mod { return func(p *bth.Packet) { p.Imm = v } }
-
-func msn(v uint32) mod { return func(p *bth.Packet) { p.AETH.MSN = bth.NewMSN(v) } }
 
 // to addresses memory of the engine.
 func to(va uint64, key uint32, n int) mod {
@@ -525,7 +522,7 @@ func (s *script) drain() {
 	}
 }
 
-// check parses a frame and tests what holds for every packet (wire.md 1, 3.1).
+// check parses a frame and tests what holds for every packet (IBA A17, 3.1).
 func (s *script) check(f *bth.Frame) bth.Packet {
 	s.Helper()
 	b := append(bytes.Clone(f.Header()), f.Payload...)

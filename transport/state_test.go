@@ -12,7 +12,7 @@ import (
 	"github.com/goroce/goroce/transport"
 )
 
-// wire.md 4.7: entering ERR flushes both queues in order, signaled or not, and
+// IBA 10.3.1: entering ERR flushes both queues in order, signaled or not, and
 // ends everything that was under way.
 func TestPairErrorFlushesInOrder(t *testing.T) {
 	play(t, setup{window: 2}, func(s *script) {
@@ -40,7 +40,7 @@ func TestPairErrorFlushesInOrder(t *testing.T) {
 	})
 }
 
-// wire.md 4.7, 7.1: what is posted in ERR is flushed at once.
+// IBA 10.3.1, 7.1: what is posted in ERR is flushed at once.
 func TestPairPostInErrorIsFlushed(t *testing.T) {
 	play(t, setup{}, func(s *script) {
 		s.state(qp.Err)
@@ -54,7 +54,7 @@ func TestPairPostInErrorIsFlushed(t *testing.T) {
 	})
 }
 
-// wire.md 7.1: sends are refused before RTS, receives before INIT.
+// IBA 11.2.5.2: sends are refused before RTS, receives before INIT.
 func TestPairPostDependsOnState(t *testing.T) {
 	for _, row := range []struct {
 		state      qp.State
@@ -78,7 +78,7 @@ func TestPairPostDependsOnState(t *testing.T) {
 	}
 }
 
-// wire.md 7.1: RTR receives and answers, and sends no requests.
+// IBA 11.2.5.2: RTR receives and answers, and sends no requests.
 func TestPairInRTRAnswersOnly(t *testing.T) {
 	play(t, setup{state: qp.RTR}, func(s *script) {
 		s.postRecv(1, 0, 10)
@@ -89,7 +89,7 @@ func TestPairInRTRAnswersOnly(t *testing.T) {
 	})
 }
 
-// wire.md 7.1: RESET drops work requests without completions and forgets all
+// IBA 11.2.5.2: RESET drops work requests without completions and forgets all
 // sequence state; the pair can be used again.
 func TestPairResetStartsAfresh(t *testing.T) {
 	play(t, setup{}, func(s *script) {
@@ -141,7 +141,7 @@ func TestPairResetStartsAfresh(t *testing.T) {
 	})
 }
 
-// wire.md 4.7: SQD starts nothing new, finishes what was started, with its
+// IBA 10.3.1: SQD starts nothing new, finishes what was started, with its
 // retries, and raises SQ_DRAINED once; the receive side goes on; RTS resumes.
 func TestPairDrainsItsSendQueue(t *testing.T) {
 	play(t, setup{window: 2}, func(s *script) {
@@ -193,7 +193,7 @@ func TestPairDrainedEventIsOnRequest(t *testing.T) {
 	})
 }
 
-// wire.md 4.7: while the queue drains only ERR and RESET are open.
+// IBA 10.3.1: while the queue drains only ERR and RESET are open.
 func TestPairDrainingTakesErrorAndResetOnly(t *testing.T) {
 	for _, to := range []qp.State{qp.Err, qp.Reset} {
 		play(t, setup{}, func(s *script) {
@@ -215,7 +215,7 @@ func TestPairDrainingTakesErrorAndResetOnly(t *testing.T) {
 	}
 }
 
-// wire.md 7.1: what SQD lets be changed takes effect.
+// IBA 11.2.5.2: what SQD lets be changed takes effect.
 func TestPairAttributesChangeInSQD(t *testing.T) {
 	play(t, setup{attr: func(a *qp.Attr) { a.RetryCount, a.MaxDestRDAtomic, a.MaxRDAtomic = 0, 1, 1 }}, func(s *script) {
 		s.hear(s.atomic(bth.FetchAdd, 0, s.va(0), s.mem.Key(), 1, 0))
@@ -270,7 +270,7 @@ func TestPairDepthShrinksInSQD(t *testing.T) {
 	})
 }
 
-// wire.md 5.2, 7.5: a completion that does not fit is lost; the queue is in
+// IBA 9.9.3, 7.5: a completion that does not fit is lost; the queue is in
 // error and takes the pair with it. The message is not acknowledged.
 func TestPairReceiveQueueOverflow(t *testing.T) {
 	play(t, setup{recvCQ: 1}, func(s *script) {
@@ -309,7 +309,8 @@ func TestPairSendQueueOverflow(t *testing.T) {
 		s.postWrite(5, 0, 10) // lost as well, without another event
 		s.wantSilence()
 	})
-	play(t, setup{sendCQ: 1}, func(s *script) { // an RNR NAK whose progress overflows the queue
+	noRNR := func(a *qp.Attr) { a.RNRRetry = 0 }
+	play(t, setup{sendCQ: 1, attr: noRNR}, func(s *script) { // an RNR NAK whose progress overflows the queue
 		for id := range uint64(3) {
 			s.postSend(id, 0, 10)
 		}
@@ -319,6 +320,7 @@ func TestPairSendQueueOverflow(t *testing.T) {
 		s.wantEvent(transport.EventCQErr)
 		s.wantEvent(transport.EventQPFatal)
 		s.wantSent(0, cq.Success)
+		s.wantCount(transport.RNRRetryExceeded, 0) // it fell on a pair in ERR
 		s.wantNoTimer()
 	})
 }

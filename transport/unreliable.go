@@ -108,8 +108,9 @@ func (e *Engine) finishSent() {
 		if q.req.failed != 0 && q.SQ.Len() > 0 {
 			s := q.req.failed
 			q.req.failed = 0
-			e.pushSend(q, q.SQ.At(q.SQ.Head()), &cq.WC{Status: s})
-			e.failSend(q)
+			if e.pushSend(q, q.SQ.At(q.SQ.Head()), &cq.WC{Status: s}); q.Attr.State != qp.Err { // or its CQ was full
+				e.failSend(q)
+			}
 		}
 		e.checkDrained(q)
 		e.ready.push(q) // a local operation may have waited for this
@@ -169,6 +170,12 @@ func (e *Engine) placeUC(q *QP, p *bth.Packet, info *bth.Info) Counter {
 		v = e.placeSend(q, p)
 	} else {
 		v = e.placeWrite(q, p, info)
+	}
+	if v == badRecv { // ours to report, and no later message could be placed
+		r := &q.rsp
+		r.haveRecv = false
+		e.pushRecv(q, &cq.WC{ID: r.recv.ID, Status: v.status}, true)
+		e.fail(q)
 	}
 	if v.nak != 0 {
 		return DropUCRefused

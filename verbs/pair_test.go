@@ -313,3 +313,13 @@ func TestOpenPortInUseNamesTheCure(t *testing.T) {
 func shortContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 100*time.Millisecond)
 }
+
+// waitFor waits until done reports true.
+func waitFor(t testing.TB, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not happen within 10 s")
+		}
+	}
+}

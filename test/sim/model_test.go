@@ -18,7 +18,7 @@ import (
 
 var (
 	schedules = flag.Int("schedules", 0, "number of seeded schedules of TestScheduleAgainstModel; 0 means 10000, or 1000 with -short")
-	firstSeed = flag.Uint64("seed", 1, "first seed of TestScheduleAgainstModel")
+	firstSeed = flag.Uint64("seed", 1, "first seed of TestScheduleAgainstModel and TestSoak")
 )
 
 // TestScheduleAgainstModel runs random operations of all kinds in both

@@ -35,6 +35,8 @@ type Net struct {
 	Filter func(from *Host, packet []byte) bool
 	// Trace, if set, sees every packet that is sent.
 	Trace func(at time.Duration, from *Host, p *bth.Packet, lost bool)
+	// Copied, if set, learns how many copies of a packet are on their way.
+	Copied func(packet []byte, copies int)
 
 	Seed   uint64
 	rng    *rand.Rand
@@ -56,6 +58,7 @@ type Host struct {
 	Events []transport.Event
 	net    *Net
 	burst  *bth.Burst
+	paused time.Duration // until then the host stands still
 }
 
 // New returns an empty network whose choices follow from seed.
@@ -71,18 +74,27 @@ func (n *Net) Now() time.Duration { return n.now }
 
 // AddHost adds a host whose queue pairs have the given window in packets.
 func (n *Net) AddHost(window int) *Host {
+	return n.AddHostWith(func(int) congestion.Controller { return congestion.Fixed(window) })
+}
+
+// AddHostWith adds a host whose queue pairs have congestion control.
+func (n *Net) AddHostWith(f congestion.Factory) *Host {
 	h := &Host{Addr: netip.AddrFrom4([4]byte{198, 18, 0, byte(len(n.order) + 1)}), net: n, burst: bth.NewBurst(8, 4096)}
 	h.Keys = mr.NewTable(1<<16, n.rng.Uint32)
 	h.PD = h.Keys.NewDomain()
 	h.Engine = transport.New(transport.Config{
 		Local: h.Addr, SrcPort: bth.Port, Random: n.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
-		Congestion: func(int) congestion.Controller { return congestion.Fixed(window) },
+		Congestion: f,
 		OnEvent:    func(e transport.Event) { h.Events = append(h.Events, e) },
 	})
 	n.hosts[h.Addr] = h
 	n.order = append(n.order, h)
 	return h
 }
+
+// Pause makes the host stand still for d: it sends nothing, its timers do not
+// run, and what arrives waits.
+func (h *Host) Pause(d time.Duration) { h.paused = max(h.paused, h.net.now+d) }
 
 // Link describes one side of a connection: see Connect.
 type Link struct {
@@ -188,7 +200,7 @@ func (n *Net) RunFor(d time.Duration) {
 // transmit sends what all engines have.
 func (n *Net) transmit() {
 	for _, h := range n.order {
-		for {
+		for h.paused <= n.now {
 			h.burst.Reset()
 			h.Transmit(n.now, h.burst)
 			for i := range h.burst.Frames() {
@@ -220,6 +232,9 @@ func (n *Net) send(h *Host, f *bth.Frame) {
 	if n.chance(n.Faults.Duplicate) {
 		copies = 2
 	}
+	if n.Copied != nil {
+		n.Copied(b, copies)
+	}
 	for range copies {
 		d := &delivery{at: n.now + n.Faults.Delay, path: *f.Path, bytes: b, serial: n.serial}
 		n.serial++
@@ -244,8 +259,11 @@ func (n *Net) next() time.Duration {
 		at = n.queue[0].at
 	}
 	for _, h := range n.order {
-		if t, ok := h.Deadline(); ok && t < at {
-			at = t
+		if t, ok := h.Deadline(); ok {
+			at = min(at, max(t, h.paused))
+		}
+		if h.paused > n.now {
+			at = min(at, h.paused)
 		}
 	}
 	return at
@@ -262,7 +280,9 @@ func (n *Net) step() bool {
 		n.deliver(heap.Pop(&n.queue).(*delivery))
 	}
 	for _, h := range n.order {
-		h.Timers(n.now)
+		if h.paused <= n.now {
+			h.Timers(n.now)
+		}
 	}
 	return true
 }
@@ -271,6 +291,11 @@ func (n *Net) step() bool {
 func (n *Net) deliver(d *delivery) {
 	h := n.hosts[d.path.Dst]
 	if h == nil {
+		return
+	}
+	if h.paused > n.now {
+		d.at = h.paused
+		heap.Push(&n.queue, d)
 		return
 	}
 	body := d.bytes[:len(d.bytes)-bth.ICRCLen]
