@@ -113,10 +113,19 @@ func (r *Region) Access() Access { return r.access }
 // Bytes returns the memory itself.
 func (r *Region) Bytes() []byte { return r.mem }
 
-// SGE returns the scatter/gather entry for length bytes from offset.
+// SGE returns the scatter/gather entry for length bytes from offset. A work
+// request whose entry is not inside the region fails with LocProtErr, or is
+// refused at the post when the length cannot be a message's.
 func (r *Region) SGE(offset, length int) SGE {
-	return SGE{Addr: r.base + uint64(offset), Length: uint32(length), LKey: r.key}
+	n := uint32(length)
+	if length < 0 || uint64(length) > maxEntry {
+		n = maxEntry + 1
+	}
+	return SGE{Addr: r.base + uint64(offset), Length: n, LKey: r.key}
 }
+
+// maxEntry is the longest entry that makes sense: the longest message.
+const maxEntry = 1 << 31
 
 // Table holds the regions of one device.
 type Table struct {

@@ -9,7 +9,7 @@ import (
 // What a post can be refused for. What happens to an accepted work request is
 // a status in its completion instead.
 var (
-	ErrState     = errors.New("qp: the queue pair's state does not allow this; see Modify")
+	ErrState     = errors.New("qp: the queue pair's state does not allow this: sends are posted in RTS, receives from INIT on; Connect or Modify first")
 	ErrQueueFull = errors.New("qp: the work queue is full; poll the completion queue, and signal at least one request per queue length")
 	ErrSGE       = errors.New("qp: more scatter/gather entries than the queue pair was created with")
 	ErrInline    = errors.New("qp: inline data exceeds the queue pair's MaxInline or its operation")

@@ -187,7 +187,9 @@ func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 
 // complete retires the oldest work request, which succeeded.
 func (e *Engine) complete(q *QP, w *qp.SendWQE, byteLen uint32) {
-	e.Counters[SendWQEs]++
+	if w.Op.Kind() == bth.OpSend {
+		e.Counters[SendWQEs]++
+	}
 	if q.req.cur == q.SQ.Head() {
 		q.req.cur++ // it was being resent
 	}

@@ -6,53 +6,53 @@ type Counter uint8
 // The counters. Where the kernel's rxe or mlx5 has a counterpart it has its
 // name; the drop_ ones give the reason for every packet that was not used.
 const (
-	SentPkts Counter = iota
-	RcvdPkts
-	SentBytes
-	RcvdBytes
-	DuplicateRequest
-	OutOfSequence
-	PacketSeqErr
-	ImpliedNAKSeqErr
-	RcvdRNR
-	SentRNR
-	LocalAckTimeout
-	RetransmittedPkts
-	RetryExceeded
-	RNRRetryExceeded
-	ReqRemoteInvalidRequest
-	ReqRemoteAccess
-	ReqRemoteOperation
-	RespInvalidRequest
-	RespRemoteAccess
-	RespRemoteOperation
-	RespLocalLength
-	SendWQEs
-	RecvCompletions
-	CNPHandled
-	CERcvd
-	CQOverflow
-	DropTruncated
-	DropOpcode
-	DropVersion
-	DropPad
-	DropPayload
-	DropQPN
-	DropTransport
-	DropState
-	DropAddress
-	DropPKey
-	DropStaleResponse
-	DropUnexpectedResponse
-	DropRNRWait
-	DropOutOfSequence
-	DropDuplicate
-	DropReservedNAK
-	DropQKey
-	DropNoRecv
-	DropUCSequence
-	DropUCRefused
-	DropUDTooLong
+	SentPkts                Counter = iota // packets handed to the link
+	RcvdPkts                               // packets that passed all checks before protocol state
+	SentBytes                              // UDP payload of sent_pkts
+	RcvdBytes                              // UDP payload of rcvd_pkts
+	DuplicateRequest                       // request PSNs behind the expected one
+	OutOfSequence                          // gaps seen: sequence NAKs sent, and UC messages begun after a loss
+	PacketSeqErr                           // sequence NAKs received
+	ImpliedNAKSeqErr                       // READ or atomic answers found missing
+	RcvdRNR                                // RNR NAKs received
+	SentRNR                                // RNR NAKs sent
+	LocalAckTimeout                        // local ACK timeouts
+	RetransmittedPkts                      // request packets sent again
+	RetryExceeded                          // pairs that failed with RETRY_EXC_ERR
+	RNRRetryExceeded                       // pairs that failed with RNR_RETRY_EXC_ERR
+	ReqRemoteInvalidRequest                // NAKs 0x61 received
+	ReqRemoteAccess                        // NAKs 0x62 received
+	ReqRemoteOperation                     // NAKs 0x63 received
+	RespInvalidRequest                     // requests refused as invalid
+	RespRemoteAccess                       // requests refused for key, range or right
+	RespRemoteOperation                    // requests refused for the receive's own memory
+	RespLocalLength                        // messages longer than their receive
+	SendWQEs                               // SEND work requests completed
+	RecvCompletions                        // messages received
+	CNPHandled                             // congestion notifications received
+	CERcvd                                 // packets received with the congestion mark
+	CQOverflow                             // completions lost to a full queue
+	DropTruncated                          // shorter than the headers of the opcode
+	DropOpcode                             // reserved opcode
+	DropVersion                            // transport version not 0
+	DropPad                                // more padding than bytes
+	DropPayload                            // payload on an opcode that has none
+	DropQPN                                // no queue pair has the number
+	DropTransport                          // the pair is of another type
+	DropState                              // the pair's state does not take it
+	DropAddress                            // not from the peer's address to ours
+	DropPKey                               // other partition
+	DropStaleResponse                      // answer to nothing outstanding
+	DropUnexpectedResponse                 // answer of the wrong kind; the pair fails
+	DropRNRWait                            // sequence NAK while waiting after an RNR NAK
+	DropOutOfSequence                      // behind a gap that was reported
+	DropDuplicate                          // duplicate that cannot be answered
+	DropReservedNAK                        // reserved syndrome
+	DropQKey                               // datagram with another Q_Key
+	DropNoRecv                             // UC or UD without a posted receive
+	DropUCSequence                         // UC packet of a message whose start was lost
+	DropUCRefused                          // UC packet with a wrong key, range, right or length
+	DropUDTooLong                          // datagram longer than its receive
 	numCounters
 )
 

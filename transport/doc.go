@@ -1,5 +1,5 @@
 // Package transport is the protocol engine: the requester and the responder of
-// reliable connections, with segmentation, ordering, acknowledgement, retry,
+// reliable and unreliable connections and of datagrams, with segmentation, ordering, acknowledgement, retry,
 // RNR and replay. It does no I/O and asks no clock: it is fed datagrams, work
 // requests and the time, and is drained of frames and deadlines.
 //

@@ -48,8 +48,8 @@ func (t EventType) String() string {
 type Event struct {
 	Type EventType
 	QPN  bth.QPN        // of the queue pair concerned
-	CQ   *cq.Queue      // with EventCQErr
-	SRQ  *qp.SharedRecv // with EventSRQLimitReached
+	CQ   *cq.Queue      // with EventCQErr: compare with CQ.Queue of package verbs
+	SRQ  *qp.SharedRecv // with EventSRQLimitReached: compare with SRQ.Queue
 	// Reason says in words what happened to the port or the address, with their
 	// events and with the EventQPFatal that follows from them.
 	Reason string

@@ -6,7 +6,7 @@
 //	mem, err := pd.RegisterMR(buf, mr.LocalWrite|mr.RemoteWrite)
 //	cqu, err := dev.CreateCQ(256)
 //	q, err := pd.CreateQP(verbs.QPConfig{Type: qp.RC, SendCQ: cqu, RecvCQ: cqu})
-//	err = q.Connect(remote, verbs.ConnectConfig{})
+//	err = q.Connect(remote, verbs.ConnectConfig{Access: mr.RemoteWrite})
 //	err = q.PostSend(&qp.SendWR{Op: qp.RDMAWrite, SGE: …, RemoteAddr: …, RKey: …, Flags: qp.Signaled})
 //	n, err := cqu.Wait(ctx, wcs[:])
 //

@@ -175,6 +175,9 @@ func (s *SRQ) Resize(maxWR int) error {
 	return s.own("modify SRQ", func() error { return s.q.Resize(maxWR) })
 }
 
+// Queue returns the queue as an event names it.
+func (s *SRQ) Queue() *qp.SharedRecv { return s.q }
+
 // Len returns how many work requests wait.
 func (s *SRQ) Len() int {
 	s.dev.mu.Lock()
@@ -206,6 +209,11 @@ type CQ struct {
 func (d *Device) CreateCQ(cqe int) (*CQ, error) {
 	if cqe < 1 || cqe > d.cfg.MaxCQE {
 		return nil, &OpError{Op: "create CQ", Err: errCQE}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, ErrClosed
 	}
 	c := &CQ{dev: d, ready: make(chan struct{}, 1)}
 	c.queue = cq.New(cqe, func() { signal(c.ready) })
@@ -259,6 +267,9 @@ func (c *CQ) Arm(solicitedOnly bool) { c.queue.Arm(solicitedOnly) }
 
 // Ready is the channel that Arm announces. Do not use it together with Wait.
 func (c *CQ) Ready() <-chan struct{} { return c.ready }
+
+// Queue returns the queue as an event names it.
+func (c *CQ) Queue() *cq.Queue { return c.queue }
 
 // Len returns how many completions wait.
 func (c *CQ) Len() int { return c.queue.Len() }

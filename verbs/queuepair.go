@@ -112,9 +112,17 @@ func attr(v, def int) uint8 {
 	return uint8(min(v, 255))
 }
 
-// Connect takes a connected queue pair from RESET to RTS, facing the remote
-// endpoint. On an error the pair is back in RESET.
+// Connect takes a connected queue pair from RESET or INIT to RTS, facing the
+// remote endpoint. It refuses a pair in another state and leaves that as it is;
+// on any other error the pair is back in RESET.
+//
+// What the peer may do is given twice: by the rights of the memory region, and
+// by c.Access for the pair. Without the first a WRITE ends with REM_ACCESS_ERR
+// at the peer, without the second with REM_INV_REQ_ERR.
 func (q *QP) Connect(remote Endpoint, c ConnectConfig) error {
+	if s := q.State(); s > qp.Init {
+		return &OpError{Op: "connect", QPN: q.QPN(), Err: fmt.Errorf("%w: it is in %v; Connect starts from RESET (Modify to RESET first)", qp.ErrState, s)}
+	}
 	if err := q.connect(remote, c); err != nil {
 		_ = q.Modify(&qp.Attr{State: qp.Reset}, qp.AttrState)
 		return err
