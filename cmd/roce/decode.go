@@ -227,13 +227,3 @@ func (m *meter) clear() {
 		fmt.Fprintf(m.w, "\r%40s\r", "")
 	}
 }
-
-// isTerminal reports whether v is a terminal, or at least a character device.
-func isTerminal(v any) bool {
-	f, ok := v.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -108,7 +109,7 @@ func TestDecodeLineShowsTheImportantFields(t *testing.T) {
 		{"atomic_fa", "     1     0.000000  198.18.0.2 → 198.18.0.3  RC FetchAdd qp 0x000021 psn 8340248 AckReq va 0x563bfb56b000 rkey 0x00001520 swap/add 1 compare 0\n"},
 		{"loss_write", "    69     0.008926  198.18.0.3 → 198.18.0.2  RC Acknowledge qp 0x000031 psn 5613954 [NAK PSN sequence error msn 5]\n"},
 		{"loss_write", "    70     0.009712  198.18.0.2 → 198.18.0.3  RC RDMA WRITE Middle qp 0x000031 psn 5613954 4096 bytes  repeated\n"},
-		{"loss_write", "│ 198.18.0.3 │ 0x000031 │      74 │        295424 │   5613926 │  5613965 │       36 │    0 │\n"},
+		{"loss_write", "│ 198.18.0.3 │ 0x000031 │      74 │        295424 │       74 │   5613926 │  5613965 │       36 │    0 │\n"},
 		{"rping", "     1     0.000000  198.18.0.2 → 198.18.0.3  UD SEND Only qp 0x000001 psn 0 AckReq qkey 0x80010000 from qp 0x000001 256 bytes\n"},
 	} {
 		if got := runRoce(t, nil, "decode", capture(row.capture)); !strings.Contains(got.out, row.want) {
@@ -666,6 +667,40 @@ func TestSummaryCountsRepeatedRequestsAcrossTheWrap(t *testing.T) {
 	s.finish()
 	if q := s.QPs[0]; q.Repeated != 2 || q.Packets != 7 || q.FirstPSN != 0xFFFFFE || q.LastPSN != 2 {
 		t.Errorf("%+v", q)
+	}
+}
+
+// Answers have the PSNs of the other direction: they are no part of the range.
+func TestSummaryKeepsPSNsOfAnswersOut(t *testing.T) {
+	s := newSummary()
+	for _, p := range []bth.BTH{
+		{Opcode: bth.Acknowledge, PSN: bth.NewPSN(7)}, {Opcode: bth.SendOnly, PSN: bth.NewPSN(100)},
+		{Opcode: bth.SendOnly, PSN: bth.NewPSN(101)}, {Opcode: bth.Acknowledge, PSN: bth.NewPSN(8)},
+		{Opcode: bth.Acknowledge, PSN: bth.NewPSN(9), DestQP: 5},
+	} {
+		s.add(&dissected{haveBTH: true, p: bth.Packet{BTH: p}})
+	}
+	s.finish()
+	if q := s.QPs[0]; q.Packets != 4 || q.Requests != 2 || q.FirstPSN != 100 || q.LastPSN != 101 {
+		t.Errorf("%+v", q)
+	}
+	var b strings.Builder
+	s.print(&b)
+	if !regexp.MustCompile(`0x000005 .* 0 │ +- │ +- │`).MatchString(b.String()) {
+		t.Errorf("%s", b.String())
+	}
+}
+
+func TestDecodeOfTheNullDeviceIsEmptyNotATerminal(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	var out, errOut bytes.Buffer
+	code := run(t.Context(), []string{"decode", "-"}, null, &out, &errOut)
+	if code != 1 || !strings.Contains(errOut.String(), "standard input: the file is empty") {
+		t.Errorf("exit status %d, %q", code, errOut.String())
 	}
 }
 

@@ -33,7 +33,8 @@ one object for the whole file. Their fields:
 
 The summary has packets, roce, segments, icrc (counts by state), malformed,
 truncated, not_roce (counts by reason), opcodes (counts by name), qps, notes and
-duration; error, if the file could not be read to its end.`
+duration; error, if the file could not be read to its end. first_psn and last_psn
+of an entry of qps are those of the requests; without requests they mean nothing.`
 
 type jsonPacket struct {
 	Type         string      `json:"type"`

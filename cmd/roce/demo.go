@@ -70,19 +70,25 @@ program.`,
 
 func (f *demoFlags) validate(cmd *cobra.Command) error {
 	switch {
-	case f.loss < 0 || f.loss > 20:
+	case !(f.loss >= 0 && f.loss <= 20): // also if it is not a number
 		return usageError(cmd, "--loss is %v; it must be 0 to 20 percent", f.loss)
 	case f.size < 8 || f.size > 64<<20:
 		return usageError(cmd, "--size is %d; it must be 8 to %d bytes", f.size, 64<<20)
 	case !qp.ValidMTU(f.mtu):
 		return usageError(cmd, "--mtu is %d; it must be 256, 512, 1024, 2048 or 4096", f.mtu)
 	case len(f.addrs) != 2:
-		return usageError(cmd, "--addrs names %d addresses; it takes two, separated by a comma", len(f.addrs))
+		return usageError(cmd, "--addrs names %d %s; it takes two, separated by a comma", len(f.addrs), choose(len(f.addrs) == 1, "address", "addresses"))
 	}
-	for _, a := range f.addrs {
-		if _, err := netip.ParseAddr(a); err != nil {
+	var addrs [2]netip.Addr
+	for i, a := range f.addrs {
+		parsed, err := netip.ParseAddr(a)
+		if err != nil {
 			return usageError(cmd, "--addrs: %q is not an IP address", a)
 		}
+		addrs[i] = parsed.Unmap()
+	}
+	if addrs[0] == addrs[1] {
+		return usageError(cmd, "--addrs names one address twice: two devices on one host need two addresses")
 	}
 	return nil
 }
@@ -128,6 +134,8 @@ func runDemo(ctx context.Context, f *demoFlags, out io.Writer) (err error) {
 		return json.NewEncoder(out).Encode(map[string]any{"operations": rows})
 	}
 	printDemoTable(out, rows)
+	fmt.Fprintln(out, "\nThe devices wait only 8 ms for an acknowledgement: on a busy machine something may be\n"+
+		"sent again although nothing was lost.")
 	_, err = fmt.Fprintln(out, "\nEvery byte arrived as it was sent. Next: 'roce demo --pcap demo.pcap' and 'roce decode -v demo.pcap'\n"+
 		"show the packets; 'roce pingpong rc --help' talks to a real RDMA host.")
 	return err
@@ -191,7 +199,7 @@ func (p demoPass) run(ctx context.Context, f *demoFlags, capture *packetFile, ou
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
-	if len(f.faults) > 0 {
+	if len(p.faults[0]) > 0 && len(f.faults) > 0 {
 		defer func() { fmt.Fprintln(out, "A:", p.faults[0].report(d.a.dev.Stats())) }()
 	}
 	for _, step := range demoSteps {

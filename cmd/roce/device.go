@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +36,14 @@ func (f *deviceFlags) register(cmd *cobra.Command) {
 	fs.IntVarP(&f.gidIndex, "gid-idx", "g", -1, "with an interface as --dev: `INDEX` of its address, see 'roce info'")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets sent and received to `FILE`, for Wireshark or 'roce decode'")
 	f.faultFlags.register(cmd)
+	aliasFlag(cmd, "ib-dev", "dev")
+}
+
+// aliasFlag accepts another name of a flag, which help does not show.
+func aliasFlag(cmd *cobra.Command, alias, name string) {
+	f := cmd.Flags().Lookup(name)
+	a := cmd.Flags().VarPF(f.Value, alias, "", f.Usage)
+	a.NoOptDefVal, a.Hidden = f.NoOptDefVal, true
 }
 
 // given reports whether the user chose the local address.
@@ -90,31 +99,78 @@ func sourceFor(peer netip.Addr) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
-// open opens the device, with a capture file if asked for. The caller calls
-// closeAll when done.
-func (f *deviceFlags) open(c verbs.Config) (dev *verbs.Device, closeAll func() error, err error) {
-	c.Faults = f.faults
-	var capture *packetFile
-	if f.pcap != "" {
-		if capture, err = createPacketFile(f.pcap); err != nil {
-			return nil, nil, err
+// early returns the local address if it is certain before the peer is known,
+// which it is unless --dev names an interface with several addresses. peer may
+// be invalid. That an interface can be used at all is certain early, too.
+func (f *deviceFlags) early(peer netip.Addr) (a netip.Addr, certain bool, err error) {
+	if f.dev == "" && f.gidIndex < 0 {
+		return netip.Addr{}, false, nil
+	}
+	if _, err := netip.ParseAddr(f.dev); err == nil || f.dev == "" || f.gidIndex >= 0 || peer.IsValid() {
+		a, err := f.addr(peer)
+		return a, err == nil, err
+	}
+	gids, err := verbs.GIDs(f.dev)
+	switch {
+	case err != nil:
+		return netip.Addr{}, false, err
+	case len(gids) == 0:
+		_, err = f.addr(peer)
+		return netip.Addr{}, false, err
+	case len(gids) == 1:
+		return gids[0].Addr, true, nil
+	}
+	var first error
+	for _, g := range gids {
+		l, err := udp.Open(udp.Config{Addr: g.Addr})
+		if err == nil {
+			return netip.Addr{}, false, l.Close()
 		}
+		if first == nil {
+			first = err
+		}
+	}
+	return netip.Addr{}, false, first
+}
+
+// createCapture creates the capture file, or returns nil if none is wanted.
+func (f *deviceFlags) createCapture() (*packetFile, error) {
+	if f.pcap == "" {
+		return nil, nil
+	}
+	return createPacketFile(f.pcap)
+}
+
+// open opens the device. capture, which may be nil, gets its packets.
+func (f *deviceFlags) open(c verbs.Config, capture *packetFile) (*verbs.Device, error) {
+	c.Faults = f.faults
+	if capture != nil {
 		c.Tap = capture.write
 	}
-	dev, err = verbs.Open(c)
-	if err != nil {
-		if capture != nil {
-			_ = capture.close()
-		}
-		return nil, nil, err
-	}
-	return dev, func() error {
-		err := dev.Close()
-		if capture != nil {
-			err = errors.Join(err, capture.close())
-		}
+	return verbs.Open(c)
+}
+
+// sameHost adds what to do to an error that says that the port is in use, if
+// the peer, which holds it then, is on this host.
+func sameHost(err error, peer netip.Addr) error {
+	if !isInUse(err) || !peer.IsValid() {
 		return err
-	}, nil
+	}
+	gids, _ := verbs.GIDs("")
+	local, other6 := peer.IsLoopback(), false
+	for _, g := range gids {
+		local = local || g.Addr.WithZone("") == peer.WithZone("")
+		other6 = other6 || g.Addr.Is6() && g.Addr != netip.IPv6Loopback() && !g.Addr.IsLinkLocalUnicast()
+	}
+	switch {
+	case !local:
+		return err
+	case peer.Is4():
+		return fmt.Errorf("%w; both sides on one host need different --dev addresses, such as 127.0.0.1 and 127.0.0.2", err)
+	case other6:
+		return fmt.Errorf("%w; both sides on one host need different --dev addresses: 'roce info' lists them", err)
+	}
+	return fmt.Errorf("%w; both sides on one host need different --dev addresses, such as ::1 and ::2: a second IPv6 loopback address needs root (`ip addr add ::2/128 dev lo`); IPv4 has 127.0.0.1 and 127.0.0.2", err)
 }
 
 // reportFaults prints what was injected, if anything was asked for.
@@ -140,8 +196,14 @@ func createPacketFile(name string) (*packetFile, error) {
 	}
 	p := &packetFile{file: f, buf: bufio.NewWriterSize(f, 1<<20)}
 	p.w = pcapgo.NewWriterNanos(p.buf)
-	if err := p.w.WriteFileHeader(65535, layers.LinkTypeRaw); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot write the capture %s: %w", name, err), f.Close())
+	// The header leaves at once: where nothing can be written, that shows here.
+	err = p.w.WriteFileHeader(65535, layers.LinkTypeRaw)
+	if err == nil {
+		err = p.buf.Flush()
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("cannot write the capture: %w", err)
 	}
 	return p, nil
 }
@@ -158,7 +220,8 @@ func (p *packetFile) write(at time.Time, _ bool, datagram []byte) {
 func (p *packetFile) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err := errors.Join(p.err, p.buf.Flush(), p.file.Close())
+	// One error is enough: a buffer that failed repeats it.
+	err := cmp.Or(p.err, p.buf.Flush(), p.file.Close())
 	if err != nil {
 		return fmt.Errorf("the capture %s is incomplete: %w", p.file.Name(), err)
 	}

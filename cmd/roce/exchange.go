@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -22,8 +23,37 @@ import (
 // recordLen is "LLLL:QQQQQQ:PPPPPP:" and 32 digits of GID, with a final NUL.
 const recordLen = 52
 
-// exchangeTimeout bounds each step of the exchange once a peer is there.
-const exchangeTimeout = 30 * time.Second
+// peerConn is the TCP connection of the exchange. Each step waits at most for
+// wait, and all end when the context does.
+type peerConn struct {
+	net.Conn
+	wait  time.Duration
+	ended func() error // of the context
+	stop  func() bool
+}
+
+func newPeerConn(ctx context.Context, c net.Conn, wait time.Duration) *peerConn {
+	return &peerConn{Conn: c, wait: wait, ended: ctx.Err, stop: context.AfterFunc(ctx, func() { _ = c.Close() })}
+}
+
+func (c *peerConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
+
+// errEarly says that the peer closed the connection before it said everything.
+var errEarly = errors.New("the peer ended the TCP exchange early; its own output tells why")
+
+// explain turns an error of the connection into a sentence with a cause.
+func (c *peerConn) explain(err, otherwise error) error {
+	switch {
+	case c.ended() != nil:
+		return errors.New("interrupted during the TCP exchange")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("the peer said nothing for %v: does it run the same test (rc, uc, ud, srq)?", c.wait)
+	}
+	return fmt.Errorf("%w: %w", otherwise, err)
+}
 
 func formatRecord(e verbs.Endpoint) []byte {
 	gid := e.GID.As16()
@@ -65,15 +95,22 @@ func parseGID(s string) (netip.Addr, error) {
 
 // dialPeer connects to a server, and keeps trying for a moment: it is often
 // started in the same breath.
-func dialPeer(ctx context.Context, host string, port int) (net.Conn, error) {
+func dialPeer(ctx context.Context, host string, port int, wait time.Duration) (*peerConn, error) {
 	at := net.JoinHostPort(host, strconv.Itoa(port))
-	var d net.Dialer
-	for deadline := time.Now().Add(3 * time.Second); ; {
+	d := net.Dialer{Timeout: wait}
+	for deadline := time.Now().Add(min(3*time.Second, wait)); ; {
 		c, err := d.DialContext(ctx, "tcp", at)
 		if err == nil {
-			return c, nil
+			return newPeerConn(ctx, c, wait), nil
 		}
-		if ctx.Err() != nil || time.Now().After(deadline) || !strings.Contains(err.Error(), "refused") {
+		var dns *net.DNSError
+		switch {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("interrupted while connecting to %s", at)
+		case errors.As(err, &dns):
+			return nil, fmt.Errorf("cannot find the host %s: check the name or give its address: %w", host, err)
+		}
+		if time.Now().After(deadline) || !strings.Contains(err.Error(), "refused") {
 			return nil, fmt.Errorf("no server at %s: start it there first, and open TCP port %d and UDP port 4791: %w", at, port, err)
 		}
 		select {
@@ -83,39 +120,52 @@ func dialPeer(ctx context.Context, host string, port int) (net.Conn, error) {
 	}
 }
 
-// acceptPeer waits for one client.
-func acceptPeer(ctx context.Context, port int) (net.Conn, error) {
+// acceptPeer waits for a client and returns its records, n of them, used ones.
+// A connection that ends without them, such as that of a port scanner, is
+// reported on errOut and no reason to stop waiting.
+func acceptPeer(ctx context.Context, port int, wait time.Duration, n, used int, errOut io.Writer) (*peerConn, []verbs.Endpoint, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(port))
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on TCP port %d; choose another with --port on both sides: %w", port, err)
+		return nil, nil, fmt.Errorf("cannot listen on TCP port %d; choose another with --port on both sides: %w", port, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	defer l.Close()
-	c, err := l.Accept()
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, errors.New("interrupted while waiting for a client")
+	for {
+		raw, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, nil, errors.New("interrupted while waiting for a client")
+			}
+			return nil, nil, fmt.Errorf("cannot accept a client: %w", err)
 		}
-		return nil, fmt.Errorf("cannot accept a client: %w", err)
+		c := newPeerConn(ctx, raw, wait)
+		e, err := receiveRecords(c, n, used)
+		if err == nil {
+			return c, e, nil
+		}
+		_ = c.Close()
+		if !errors.Is(err, errEarly) {
+			return nil, nil, err
+		}
+		fmt.Fprintf(errOut, "roce: a connection from %v sent no record; still waiting for a client\n", raw.RemoteAddr())
 	}
-	return c, nil
 }
 
 // writeWhole sends b in one write.
-func writeWhole(c net.Conn, b []byte) error {
-	_ = c.SetDeadline(time.Now().Add(exchangeTimeout))
+func writeWhole(c *peerConn, b []byte) error {
+	_ = c.SetDeadline(time.Now().Add(c.wait))
 	if _, err := c.Write(b); err != nil {
-		return fmt.Errorf("cannot send to the peer over TCP: %w", err)
+		return c.explain(err, errors.New("cannot send to the peer over TCP"))
 	}
 	return nil
 }
 
-func readWhole(c net.Conn, n int) ([]byte, error) {
-	_ = c.SetDeadline(time.Now().Add(exchangeTimeout))
+func readWhole(c *peerConn, n int) ([]byte, error) {
+	_ = c.SetDeadline(time.Now().Add(c.wait))
 	b := make([]byte, n)
 	if _, err := io.ReadFull(c, b); err != nil {
-		return nil, fmt.Errorf("the peer ended the TCP exchange early; its own output tells why: %w", err)
+		return nil, c.explain(err, errEarly)
 	}
 	return b, nil
 }
@@ -125,7 +175,7 @@ const srqRecords = 256
 
 // sendRecords sends the endpoints, filled up to n records with empty ones, in
 // one write: the tools read with one call.
-func sendRecords(c net.Conn, es []verbs.Endpoint, n int) error {
+func sendRecords(c *peerConn, es []verbs.Endpoint, n int) error {
 	var b []byte
 	for i := range n {
 		e := verbs.Endpoint{GID: netip.IPv6Unspecified()}
@@ -138,7 +188,7 @@ func sendRecords(c net.Conn, es []verbs.Endpoint, n int) error {
 }
 
 // receiveRecords reads n records and returns the first used ones.
-func receiveRecords(c net.Conn, n, used int) ([]verbs.Endpoint, error) {
+func receiveRecords(c *peerConn, n, used int) ([]verbs.Endpoint, error) {
 	b, err := readWhole(c, n*recordLen)
 	if err != nil {
 		return nil, err
@@ -160,7 +210,7 @@ func receiveRecords(c net.Conn, n, used int) ([]verbs.Endpoint, error) {
 var doneRecord = []byte("done\x00")
 
 // receiveDone reads the client's last word; its content does not matter.
-func receiveDone(c net.Conn) error {
+func receiveDone(c *peerConn) error {
 	_, err := readWhole(c, len(doneRecord))
 	return err
 }
@@ -168,6 +218,17 @@ func receiveDone(c net.Conn) error {
 // peerAddr is the IP address at the other end of a TCP connection.
 func peerAddr(c net.Conn) netip.Addr {
 	return c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+}
+
+// hostAddr is an address of a host, invalid if there is none.
+func hostAddr(ctx context.Context, host string) netip.Addr {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	as, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return as[0].Unmap()
 }
 
 // localAddr is the IP address at this end.

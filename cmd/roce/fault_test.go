@@ -14,7 +14,7 @@ import (
 func TestFaultRuleThatIsWrongIsWrongUsage(t *testing.T) {
 	for _, args := range [][]string{{"demo"}, {"pingpong", "rc"}, {"pingpong", "ud"}} {
 		got := runRoce(t, nil, append(args, "--fault", "drop p=1%", "--fault", "drop op=akc")...)
-		want := `roce: invalid argument "drop op=akc" for "--fault" flag: fault rule 1, word 2 "op=akc": there is no opcode or class "akc": is it ack?` +
+		want := `roce: --fault: fault rule 1, word 2 "op=akc": there is no opcode or class "akc": is it ack?` +
 			"\nSee 'roce " + strings.Join(args, " ") + " --help'.\n"
 		if got != (result{2, "", want}) {
 			t.Errorf("%v:\n got %+v\nwant %s", args, got, want)
@@ -94,7 +94,11 @@ func TestDemoWithFaults(t *testing.T) {
 	if got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
+	if strings.Contains(got.out, "Faults injected: none") {
+		t.Errorf("the clean pass reports faults:\n%s", got.out)
+	}
 	for _, want := range []string{
+		"wait only 8 ms for an acknowledgement",
 		"— the same with faults at A: corrupt op=write_middle n=3; drop dir=rx op=ack n=2; ce n=999999 —",
 		"A: Faults injected: 1 dropped, 1 corrupted; no packet was hit by \"ce n=999999\"\n",
 	} {

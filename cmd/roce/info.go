@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,12 +100,17 @@ func runInfo(out io.Writer, peer netip.Addr, asJSON bool) error {
 	if asJSON {
 		err = json.NewEncoder(out).Encode(h)
 	} else {
-		h.print(out)
+		var b bytes.Buffer
+		h.print(&b)
+		_, err = out.Write(b.Bytes())
 	}
-	if err == nil && !h.usable() {
+	if err != nil {
+		return &outputError{err}
+	}
+	if !h.usable() {
 		return failedSilently()
 	}
-	return err
+	return nil
 }
 
 func (h *hostInfo) usable() bool {

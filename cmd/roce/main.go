@@ -12,7 +12,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -34,7 +36,7 @@ func newRootCommand() *cobra.Command {
 no RDMA adapter. It also explains RoCE traffic that others captured.
 
 Exit status: 0 all went well, 1 something failed, 2 wrong usage.`,
-		Example: "  roce decode capture.pcap\n  roce decode --help",
+		Example: "  roce demo\n  roce pingpong rc --help\n  roce decode capture.pcap",
 		Version: version(),
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,8 +46,70 @@ Exit status: 0 all went well, 1 something failed, 2 wrong usage.`,
 			return usageError(cmd, "there is no subcommand %q%s", args[0], suggestion(cmd, args[0]))
 		},
 	}
+	root.SetHelpCommand(newHelpCommand())
 	root.AddCommand(newDemoCommand(), newInfoCommand(), newPingpongCommand(), newDecodeCommand(), newFaultsTopic())
 	return root
+}
+
+// newHelpCommand is cobra's own, except that it knows when it has nothing to
+// show.
+func newHelpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Help about any command",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				what := strings.Join(args, " ")
+				return usageError(cmd.Root(), "there is no help about %q%s", what, suggestion(cmd.Root(), what))
+			}
+			about.InitDefaultHelpFlag()
+			about.InitDefaultVersionFlag()
+			return about.Help()
+		},
+	}
+}
+
+// badValue matches what the flag package says about a value that it cannot
+// parse: value, name and reason.
+var badValue = regexp.MustCompile(`(?s)^invalid argument ("(?:[^"\\]|\\.)*") for "(?:-\w, )?--([\w-]+)" flag: (.*)$`)
+
+// plainFlagError says what a flag takes instead of how it was parsed.
+func plainFlagError(cmd *cobra.Command, err error) error {
+	m := badValue.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err
+	}
+	value, name, reason := m[1], m[2], m[3]
+	flag := cmd.Flags().Lookup(name)
+	if flag == nil {
+		return err
+	}
+	takes := ""
+	switch flag.Value.Type() {
+	case "int", "uint64":
+		takes = "a number"
+		text, _ := strconv.Unquote(value)
+		_, err := strconv.ParseFloat(text, 64)
+		switch {
+		case err == nil && strings.ContainsAny(text, ".eE"):
+			takes = "a whole number"
+		case err == nil && strings.HasPrefix(text, "-"):
+			takes = "a number that is not negative"
+		case err == nil:
+			takes = "a smaller number"
+		}
+	case "float64":
+		takes = "a number"
+	case "duration":
+		takes = "a time such as 5s"
+	case "bool":
+		takes = "true or false"
+	default:
+		return fmt.Errorf("--%s: %s", name, reason)
+	}
+	return fmt.Errorf("--%s takes %s, not %s", name, takes, value)
 }
 
 // run executes one command line and returns the exit status.
@@ -56,7 +120,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root.SetErr(errOut)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(cmd, "%w", err)
+		return usageError(cmd, "%w", plainFlagError(cmd, err))
 	})
 	return execute(ctx, root, args, errOut)
 }

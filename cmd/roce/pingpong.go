@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/goroce/goroce/bth"
@@ -46,8 +49,16 @@ func newPingpongCommand() *cobra.Command {
 		Long: `pingpong is a peer of the ibv_*_pingpong tools of rdma-core, as client and as
 server, with their options and their output.`,
 		Example: "  roce pingpong rc --help",
-		Args:    exactArgs(),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError(cmd, "there is no test %q: choose rc, uc, ud or srq", args[0])
+			}
+			if err := cmd.Help(); err != nil {
+				return err
+			}
+			return &exitError{code: exitUsage}
+		},
 	}
 	for _, k := range pingpongKinds {
 		cmd.AddCommand(newPingpongKindCommand(k))
@@ -92,12 +103,25 @@ The other side may be ibv_` + k.name + `_pingpong, which has to be given its RoC
 			host := ""
 			if len(args) == 1 {
 				host = args[0]
+				if err := validateHost(cmd, host); err != nil {
+					return err
+				}
 			}
-			return runPingpong(cmd.Context(), &f, host, cmd.OutOrStdout())
+			return runPingpong(cmd.Context(), &f, host, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f.register(cmd)
 	return cmd
+}
+
+func validateHost(cmd *cobra.Command, host string) error {
+	if host == "" {
+		return usageError(cmd, "HOST is empty: give the name or address of the server, or leave it out to be the server")
+	}
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		return usageError(cmd, "HOST takes no port; use -p, as in '%s -p %s %s'", cmd.CommandPath(), port, name)
+	}
+	return nil
 }
 
 func (f *pingpongFlags) register(cmd *cobra.Command) {
@@ -117,8 +141,9 @@ func (f *pingpongFlags) register(cmd *cobra.Command) {
 	fs.BoolVarP(&f.events, "events", "e", false, "sleep until a completion instead of polling for it")
 	fs.IntVarP(&f.ibPort, "ib-port", "i", 1, "port of the device: 1, for compatibility")
 	fs.IntVarP(&f.sl, "sl", "l", 0, "service level: accepted for compatibility; Ethernet has none")
-	fs.DurationVar(&f.wait, "wait", 30*time.Second, "give up when nothing happens for this `TIME`")
-	fs.BoolVar(&f.json, "json", false, "print the result as one JSON object")
+	fs.DurationVar(&f.wait, "wait", 30*time.Second, "give up when the peer is silent for this `TIME`, in the TCP exchange or in the test; the wait for a client has no end")
+	fs.BoolVar(&f.json, "json", false, "print the result, or the error, as one JSON object")
+	aliasFlag(cmd, "chk", "check")
 }
 
 func (f *pingpongFlags) validate(cmd *cobra.Command) error {
@@ -158,29 +183,22 @@ type pingpongResult struct {
 	USPerIter float64           `json:"usec_per_iteration"`
 	Checked   bool              `json:"bytes_checked"`
 	Counters  map[string]uint64 `json:"counters"`
+	Error     string            `json:"error,omitempty"`
 }
 
 // runPingpong runs one test as client (host given) or server.
-func runPingpong(ctx context.Context, f *pingpongFlags, host string, out io.Writer) error {
+func runPingpong(ctx context.Context, f *pingpongFlags, host string, out, errOut io.Writer) error {
 	text := out
 	if f.json {
 		text = io.Discard
 	}
-	conn, first, err := f.meet(ctx, host)
-	if err != nil {
-		return err
+	p := &pingpong{f: f, client: host != "", byQPN: map[bth.QPN]*lane{}}
+	err := p.prepare(ctx, host)
+	if err == nil {
+		err = p.meetAndRun(ctx, host, text, errOut)
 	}
-	defer conn.Close()
-	p, err := newPingpong(f, conn, host != "", first)
-	if err != nil {
-		return err
-	}
-	if err = p.connect(conn, first, text); err == nil {
-		err = p.run(ctx, text)
-		f.reportFaults(text, p.dev)
-	}
-	if err == nil && f.json {
-		err = p.printJSON(out)
+	if f.json {
+		err = errors.Join(err, p.printJSON(out, err))
 	}
 	if err == nil && f.kind.typ == qp.RC {
 		p.linger(ctx)
@@ -188,22 +206,63 @@ func runPingpong(ctx context.Context, f *pingpongFlags, host string, out io.Writ
 	return errors.Join(err, p.close())
 }
 
+// prepare does what needs no peer, so that it fails before anybody waits: it
+// creates the capture and opens the device if the user chose its address.
+func (p *pingpong) prepare(ctx context.Context, host string) (err error) {
+	if p.capture, err = p.f.createCapture(); err != nil {
+		return err
+	}
+	peer, _ := netip.ParseAddr(host)
+	addr, certain, err := p.f.early(peer)
+	if err == nil && certain {
+		err = p.open(addr)
+	}
+	if err != nil && host != "" && isInUse(err) {
+		err = sameHost(err, hostAddr(ctx, host))
+	}
+	return err
+}
+
+// open opens the device and creates all that it holds.
+func (p *pingpong) open(addr netip.Addr) (err error) {
+	p.dev, err = p.f.open(verbs.Config{Addr: addr, Polled: !p.f.events}, p.capture)
+	if err != nil {
+		return err
+	}
+	return p.create()
+}
+
+func (p *pingpong) meetAndRun(ctx context.Context, host string, text, errOut io.Writer) error {
+	first, err := p.meet(ctx, host, errOut)
+	if err != nil {
+		return err
+	}
+	if p.dev == nil {
+		addr, err := pingpongAddr(p.f, p.conn, first)
+		if err != nil {
+			return err
+		}
+		if err := p.open(addr); err != nil {
+			return sameHost(err, peerAddr(p.conn))
+		}
+	}
+	if err := p.connect(p.conn, first, text); err != nil {
+		return err
+	}
+	err = p.run(ctx, text)
+	p.f.reportFaults(text, p.dev)
+	return err
+}
+
 // meet makes the TCP connection. A server learns the client's records first,
 // which tell the address family that it has to use.
-func (f *pingpongFlags) meet(ctx context.Context, host string) (net.Conn, []verbs.Endpoint, error) {
-	if host != "" {
-		c, err := dialPeer(ctx, host, f.port)
-		return c, nil, err
+func (p *pingpong) meet(ctx context.Context, host string, errOut io.Writer) (first []verbs.Endpoint, err error) {
+	if p.client {
+		p.conn, err = dialPeer(ctx, host, p.f.port, p.f.wait)
+		return nil, err
 	}
-	c, err := acceptPeer(ctx, f.port)
-	if err != nil {
-		return nil, nil, err
-	}
-	e, err := receiveRecords(c, f.records(), f.numQP)
-	if err != nil {
-		c.Close()
-	}
-	return c, e, err
+	p.conn, first, err = acceptPeer(ctx, p.f.port, p.f.wait, p.f.records(), p.f.numQP, errOut)
+	return first, err
 }
 
 // records is how many records each side sends: the srq test always sends the
@@ -228,7 +287,8 @@ type pingpong struct {
 	f         *pingpongFlags
 	client    bool
 	dev       *verbs.Device
-	closeDev  func() error
+	capture   *packetFile // nil if there is none
+	conn      *peerConn
 	cq        *verbs.CQ
 	srq       *verbs.SRQ
 	lanes     []*lane
@@ -238,22 +298,6 @@ type pingpong struct {
 	posted    int // receives posted and not completed
 	gone, got int // messages sent and received
 	elapsed   time.Duration
-}
-
-func newPingpong(f *pingpongFlags, conn net.Conn, client bool, first []verbs.Endpoint) (*pingpong, error) {
-	addr, err := pingpongAddr(f, conn, first)
-	if err != nil {
-		return nil, err
-	}
-	p := &pingpong{f: f, client: client, byQPN: map[bth.QPN]*lane{}}
-	p.dev, p.closeDev, err = f.open(verbs.Config{Addr: addr, Polled: !f.events})
-	if err != nil {
-		return nil, err
-	}
-	if err := p.create(); err != nil {
-		return nil, errors.Join(err, p.close())
-	}
-	return p, nil
 }
 
 // pingpongAddr chooses the local address: the user's, else the one that the TCP
@@ -337,7 +381,7 @@ func fillMessage(b []byte) {
 const udQKey = 0x11111111
 
 // connect exchanges endpoints and brings the queue pairs to RTS.
-func (p *pingpong) connect(conn net.Conn, first []verbs.Endpoint, out io.Writer) error {
+func (p *pingpong) connect(conn *peerConn, first []verbs.Endpoint, out io.Writer) error {
 	for _, l := range p.lanes {
 		attr, mask := qp.Attr{State: qp.Init, Port: 1, QKey: udQKey}, qp.AttrAccess
 		if p.f.kind.typ == qp.UD {
@@ -357,7 +401,7 @@ func (p *pingpong) connect(conn net.Conn, first []verbs.Endpoint, out io.Writer)
 	return p.connectServer(conn, first, out)
 }
 
-func (p *pingpong) connectClient(conn net.Conn, out io.Writer) error {
+func (p *pingpong) connectClient(conn *peerConn, out io.Writer) error {
 	if err := p.sendRecords(conn); err != nil {
 		return err
 	}
@@ -371,7 +415,7 @@ func (p *pingpong) connectClient(conn net.Conn, out io.Writer) error {
 	return writeWhole(conn, doneRecord)
 }
 
-func (p *pingpong) connectServer(conn net.Conn, first []verbs.Endpoint, out io.Writer) error {
+func (p *pingpong) connectServer(conn *peerConn, first []verbs.Endpoint, out io.Writer) error {
 	if err := p.toRTS(first, out); err != nil {
 		return err
 	}
@@ -381,7 +425,7 @@ func (p *pingpong) connectServer(conn net.Conn, first []verbs.Endpoint, out io.W
 	return receiveDone(conn)
 }
 
-func (p *pingpong) sendRecords(conn net.Conn) error {
+func (p *pingpong) sendRecords(conn *peerConn) error {
 	all := make([]verbs.Endpoint, len(p.lanes))
 	for i, l := range p.lanes {
 		all[i] = l.qp.Local()
@@ -499,10 +543,28 @@ func (p *pingpong) silence(ctx context.Context, err error) error {
 		return fmt.Errorf("stopped after %d of %d messages: %w", p.got, p.f.iters, err)
 	}
 	cause := "the peer has stopped, or the two sides differ in --iters"
+	if p.f.kind.typ == qp.UD {
+		cause += " or --size"
+	}
+	cause += ", or the two sides run different tests"
 	if p.f.kind.typ != qp.RC {
 		cause += "; or a packet was lost, which nothing repairs on this service"
 	}
+	if drops := dropsText(p.dev.Stats()); drops != "" {
+		cause += "; the device dropped packets: " + drops
+	}
 	return fmt.Errorf("nothing happened for %v after %d of %d messages: %s", p.f.wait, p.got, p.f.iters, cause)
+}
+
+// dropsText lists the counters of dropped packets that are not zero.
+func dropsText(stats map[string]uint64) string {
+	var s []string
+	for _, name := range slices.Sorted(maps.Keys(stats)) {
+		if strings.HasPrefix(name, "drop_") && stats[name] > 0 {
+			s = append(s, fmt.Sprintf("%s %d", name, stats[name]))
+		}
+	}
+	return strings.Join(s, ", ")
 }
 
 // explain turns a failed completion into a sentence with a cure.
@@ -512,6 +574,9 @@ func (p *pingpong) explain(wc *cq.WC, l *lane) error {
 		return fmt.Errorf("no answer from %v after all retries: is UDP port 4791 open there, does its GID (-g) name this address, and does its path MTU of %d fit the network", l.remote.GID, p.f.mtu)
 	case wc.Status == cq.RNRRetryExcErr:
 		return errors.New("the peer posted no receive in time: raise its -r")
+	case wc.Status == cq.RemInvReqErr, wc.Status == cq.LocLenErr:
+		return fmt.Errorf("work request failed after %d messages: %v: do both sides have the same %s?", p.got, wc.Status,
+			choose(p.f.kind.typ.Connected(), "--mtu and --size", "--size"))
 	}
 	return fmt.Errorf("work request failed after %d messages: %v", p.got, wc.Status)
 }
@@ -545,14 +610,25 @@ func (p *pingpong) report(out io.Writer) error {
 
 func (p *pingpong) bytes() int64 { return int64(p.f.size) * int64(p.f.iters) * 2 }
 
-func (p *pingpong) printJSON(out io.Writer) error {
-	s := p.elapsed.Seconds()
-	return json.NewEncoder(out).Encode(pingpongResult{
-		Type: p.f.kind.name, Local: gidText(p.dev.GID()), Remote: gidText(p.lanes[0].remote.GID),
-		Size: p.f.size, Iters: p.f.iters, MTU: p.f.mtu, QPs: p.f.numQP,
-		Seconds: s, Bytes: p.bytes(), MbitPerS: float64(p.bytes()) * 8 / 1e6 / s, USPerIter: s * 1e6 / float64(p.f.iters),
-		Checked: p.f.check, Counters: p.dev.Stats(),
-	})
+// printJSON prints the result or, if failed is an error, what there is of it.
+func (p *pingpong) printJSON(out io.Writer, failed error) error {
+	r := pingpongResult{
+		Type: p.f.kind.name, Size: p.f.size, Iters: p.f.iters, MTU: p.f.mtu, QPs: p.f.numQP,
+		Checked: p.f.check, Counters: map[string]uint64{},
+	}
+	if p.dev != nil {
+		r.Local, r.Counters = gidText(p.dev.GID()), p.dev.Stats()
+	}
+	if len(p.lanes) > 0 && p.lanes[0].remote.GID.IsValid() {
+		r.Remote = gidText(p.lanes[0].remote.GID)
+	}
+	if failed != nil {
+		r.Error = failed.Error()
+	} else {
+		s := p.elapsed.Seconds()
+		r.Seconds, r.Bytes, r.MbitPerS, r.USPerIter = s, p.bytes(), float64(p.bytes())*8/1e6/s, s*1e6/float64(p.f.iters)
+	}
+	return json.NewEncoder(out).Encode(r)
 }
 
 // lingerTime is as long as a peer with the standard's timeout of 67 ms takes
@@ -570,4 +646,15 @@ func (p *pingpong) linger(ctx context.Context) {
 	}
 }
 
-func (p *pingpong) close() error { return p.closeDev() }
+func (p *pingpong) close() (err error) {
+	if p.conn != nil {
+		_ = p.conn.Close()
+	}
+	if p.dev != nil {
+		err = p.dev.Close()
+	}
+	if p.capture != nil {
+		err = errors.Join(err, p.capture.close())
+	}
+	return err
+}

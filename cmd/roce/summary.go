@@ -45,10 +45,13 @@ type qpKey struct {
 
 // qpSummary is about the packets to one queue pair.
 type qpSummary struct {
-	Dst      string `json:"dst"`
-	QP       uint32 `json:"qp"`
-	Packets  int    `json:"packets"`
-	Payload  int64  `json:"payload"`
+	Dst     string `json:"dst"`
+	QP      uint32 `json:"qp"`
+	Packets int    `json:"packets"`
+	Payload int64  `json:"payload"`
+	// FirstPSN and LastPSN are of requests: answers have the PSNs of the other
+	// direction. Without requests they mean nothing.
+	Requests int    `json:"requests"`
 	FirstPSN uint32 `json:"first_psn"`
 	LastPSN  uint32 `json:"last_psn"`
 	// Repeated counts requests whose PSN is not beyond all earlier ones:
@@ -117,16 +120,22 @@ func (s *summary) addQP(o *dissected) {
 			s.OtherQPs++
 			return
 		}
-		q = &qpSummary{Dst: o.dst.String(), QP: uint32(o.p.DestQP), FirstPSN: o.p.PSN.Value()}
+		q = &qpSummary{Dst: o.dst.String(), QP: uint32(o.p.DestQP)}
 		s.qps[k] = q
 	}
 	q.Packets++
-	q.LastPSN = o.p.PSN.Value()
 	q.Payload += int64(len(o.p.Payload))
+	info := o.p.Opcode.Info()
+	if info.Request {
+		if q.Requests == 0 {
+			q.FirstPSN = o.p.PSN.Value()
+		}
+		q.Requests++
+		q.LastPSN = o.p.PSN.Value()
+	}
 	if o.malformed != nil {
 		return
 	}
-	info := o.p.Opcode.Info()
 	if info.Headers&bth.HasAETH != 0 && o.p.AETH.Syndrome.Kind() != bth.KindACK {
 		q.NAKs++
 	}
@@ -204,9 +213,13 @@ func (s *summary) printQPs(w io.Writer) {
 	if len(s.QPs) == 0 {
 		return
 	}
-	t := newTable(w, "Queue pairs", table.Row{"to", "QP", "packets", "payload bytes", "first PSN", "last PSN", "repeated", "NAKs"}, 3, 4, 5, 6, 7, 8)
+	t := newTable(w, "Queue pairs", table.Row{"to", "QP", "packets", "payload bytes", "requests", "first PSN", "last PSN", "repeated", "NAKs"}, 3, 4, 5, 6, 7, 8, 9)
 	for _, q := range s.QPs[:min(most, len(s.QPs))] {
-		t.AppendRow(table.Row{q.Dst, hexNumber(uint64(q.QP), 6), q.Packets, q.Payload, q.FirstPSN, q.LastPSN, q.Repeated, q.NAKs})
+		var first, last any = "-", "-" // only answers came
+		if q.Requests > 0 {
+			first, last = q.FirstPSN, q.LastPSN
+		}
+		t.AppendRow(table.Row{q.Dst, hexNumber(uint64(q.QP), 6), q.Packets, q.Payload, q.Requests, first, last, q.Repeated, q.NAKs})
 	}
 	if rest := len(s.QPs) - most; rest > 0 {
 		t.AppendFooter(table.Row{fmt.Sprintf("and %d more", rest)})
