@@ -16,6 +16,7 @@ next command is served. Whatever a connection opened is closed when it ends.
     new_qp    [options of open, except of the buffer] -> qpn psn gid
               A fresh QP in place of the old one, and an emptied CQ; same MRs.
     reset     [psn] -> qpn psn      the same QP by way of RESET back to INIT
+    to_err                          the QP to ERR
     query_qp  -> state sq_psn rq_psn ...
     second_mr length [access] -> mr addr rkey lkey
     close                           closes all; open may follow
@@ -25,7 +26,7 @@ next command is served. Whatever a connection opened is closed when it ends.
     read_mem  offset length -> hex
     crc       offset length -> crc  (zlib.crc32)
 
-    post_recv [wr_id] [offset] [length]
+    post_recv [wr_id] [offset] [length] [lkey]
     post_send op [wr_id] [offset] [length] [remote_addr] [rkey] [imm] [compare_add] [swap]
               [signaled] [solicited] [fence] [inline] [lkey]
               op is one of send, send_imm, write, write_imm, read, cas, faa.
@@ -259,6 +260,9 @@ class Peer:
         self.pair.reset(psn)
         return self.pair.identity()
 
+    def cmd_to_err(self):
+        self.pair.qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
+
     def cmd_query_qp(self):
         attr, _ = self.pair.qp.query(e.IBV_QP_STATE | e.IBV_QP_SQ_PSN | e.IBV_QP_RQ_PSN)
         return {
@@ -291,8 +295,8 @@ class Peer:
     def cmd_crc(self, offset, length, mr=0):
         return {"crc": zlib.crc32(self.memories[mr].view(offset, length))}
 
-    def cmd_post_recv(self, wr_id=0, offset=0, length=0, mr=0):
-        sg = [self.element(offset, length, None, mr)]
+    def cmd_post_recv(self, wr_id=0, offset=0, length=0, lkey=None, mr=0):
+        sg = [self.element(offset, length, lkey, mr)]
         self.pair.qp.post_recv(RecvWR(wr_id=wr_id, num_sge=1, sg=sg))
 
     def cmd_post_send(
