@@ -82,14 +82,14 @@ type memlockInfo struct {
 }
 
 type limitInfo struct {
-	MaxQP       int `json:"max_qp"`
-	MaxWR       int `json:"max_qp_wr"`
-	MaxSGE      int `json:"max_sge"`
-	MaxInline   int `json:"max_inline"`
-	MaxCQE      int `json:"max_cqe"`
-	MaxMR       int `json:"max_mr"`
-	MaxRDAtomic int `json:"max_qp_rd_atom"`
-	MaxMessage  int `json:"max_msg_sz"`
+	MaxQP       int   `json:"max_qp"`
+	MaxWR       int   `json:"max_qp_wr"`
+	MaxSGE      int   `json:"max_sge"`
+	MaxInline   int   `json:"max_inline"`
+	MaxCQE      int   `json:"max_cqe"`
+	MaxMR       int   `json:"max_mr"`
+	MaxRDAtomic int   `json:"max_qp_rd_atom"`
+	MaxMessage  int64 `json:"max_msg_sz"`
 }
 
 func runInfo(out io.Writer, peer netip.Addr, asJSON bool) error {
