@@ -729,8 +729,13 @@ func TestResponderACKAheadOfNAKNeedsProgress(t *testing.T) {
 		s.hear(w(2))
 		s.wantNAK(1, bth.NAKSequence, 1)
 		s.hear(s.pkt(bth.ReadRequest, 1, nil, s.into(0, 4)), w(3))
+		// Not with the PSN of a READ or atomic: rxe takes such an ACK for the answer,
+		// and completes the request without its data if the answer was lost.
 		s.want(op(bth.ReadRespOnly), at(1))
 		s.wantNAK(2, bth.NAKSequence, 2)
+		s.hear(s.atomic(bth.FetchAdd, 2, s.va(0)&^7, s.mem.Key(), 1, 0), w(4))
+		s.want(op(bth.AtomicAcknowledge), at(2))
+		s.wantNAK(3, bth.NAKSequence, 3)
 	})
 }
 

@@ -91,6 +91,10 @@ func runInLab() (status int, err error) {
 			}
 		}()
 	}
+	// A run that was killed may have left it behind.
+	if out, err := l.script("loss", "-n", l.guest, "0").CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("lab.sh loss: %w\n%s", err, out)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
