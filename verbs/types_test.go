@@ -258,3 +258,33 @@ func TestSRQSharedByPairs(t *testing.T) {
 		t.Fatalf("SRQ_LIMIT_REACHED came %d times", limits)
 	}
 }
+
+// TestQP1CarriesManagementDatagrams: QP1 has its number, takes datagrams with
+// the GSI Q_Key, and there is one of it (IBA 13.6.3).
+func TestQP1CarriesManagementDatagrams(t *testing.T) {
+	cfg := inMemory(t, verbs.Config{})
+	a, b := openTyped(t, cfg[0], qp.GSI), openTyped(t, cfg[1], qp.GSI)
+	for _, e := range []*end{a, b} {
+		if e.qp.QPN() != bth.QPNGSI {
+			t.Fatalf("QP1 has number %d", e.qp.QPN())
+		}
+		if err := e.qp.Activate(bth.QKeyGSI); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.pd.CreateQP(verbs.QPConfig{Type: qp.GSI, SendCQ: b.cq, RecvCQ: b.cq}); err == nil {
+		t.Fatal("a second QP1 was created")
+	}
+	if err := b.qp.PostRecv(&qp.RecvWR{ID: 1, SGE: []mr.SGE{b.mem.SGE(0, 40+256)}}); err != nil {
+		t.Fatal(err)
+	}
+	fill(a.mem.Bytes()[:256], 5)
+	a.must(t, &qp.SendWR{Op: qp.Send, SGE: []mr.SGE{a.mem.SGE(0, 256)}, AH: &qp.AddressVector{DGID: b.dev.GID()}, RemoteQPN: bth.QPNGSI, RemoteQKey: bth.QKeyGSI})
+	wc := b.wait(t)
+	if wc.Status != cq.Success || wc.ByteLen != 40+256 || wc.SrcQP != bth.QPNGSI {
+		t.Fatalf("receive %+v", wc)
+	}
+	if !bytes.Equal(b.mem.Bytes()[40:296], a.mem.Bytes()[:256]) {
+		t.Fatal("wrong bytes")
+	}
+}
