@@ -167,11 +167,7 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 		e.Counters[drop]++
 		return
 	}
-	e.Counters[RcvdPkts]++
-	e.Counters[RcvdBytes] += uint64(len(d.Data) + bth.ICRCLen)
-	if d.CongestionExperienced() {
-		e.Counters[CERcvd]++
-	}
+	e.countReceived(d)
 	switch {
 	case info.Transport == bth.CNPClass:
 		e.Counters[CNPHandled]++
@@ -186,6 +182,15 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 		e.receiveUD(q, p, info, d)
 	}
 	e.kick(q)
+}
+
+// countReceived counts a packet that passed the checks before protocol state.
+func (e *Engine) countReceived(d *bth.Datagram) {
+	e.Counters[RcvdPkts]++
+	e.Counters[RcvdBytes] += uint64(len(d.Data) + bth.ICRCLen)
+	if d.CongestionExperienced() {
+		e.Counters[CERcvd]++
+	}
 }
 
 // admitted is no counter: the packet may go on.

@@ -80,11 +80,12 @@ func (e *Engine) multicast(p *bth.Packet, info *bth.Info, d *bth.Datagram) {
 		e.Counters[DropPKey]++
 		return
 	}
-	e.Counters[RcvdPkts]++
-	e.Counters[RcvdBytes] += uint64(len(d.Data) + bth.ICRCLen)
+	e.countReceived(d)
 	for _, q := range at {
-		if q.Attr.State.CanReceive() {
-			e.receiveUD(q, p, info, d)
+		if !q.Attr.State.CanReceive() {
+			e.Counters[DropState]++
+			continue
 		}
+		e.receiveUD(q, p, info, d)
 	}
 }

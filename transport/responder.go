@@ -308,7 +308,7 @@ func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
 	case bth.OpRead:
 		psns = packets(uint64(p.RETH.Length), q.Attr.PathMTU)
 		r.msn = r.msn.Next() // counted when accepted (C9-148)
-		r.replay.add(result{first: p.PSN, psns: psns, va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length})
+		r.replay.add(result{first: p.PSN, psns: psns})
 		r.queue.read(p.PSN, r.msn, p.RETH)
 	case bth.OpFlush:
 		// Memory of this host is visible to everyone once written, and whether it

@@ -244,9 +244,6 @@ type result struct {
 	done   bool // FLUSH or ATOMIC WRITE: answered without data
 	msn    bth.MSN
 	value  uint64 // atomic: the word before
-	va     uint64
-	rkey   uint32
-	length uint32
 }
 
 // resize changes how many are remembered; the newest stay.

@@ -48,6 +48,14 @@ func TestMulticastReachesEveryAttachedPair(t *testing.T) {
 					}
 				}
 			}
+			// A pair that cannot receive yet is passed over, and counted.
+			idle, err := b.pd.CreateQP(verbs.QPConfig{Type: qp.UD, SendCQ: b.cq, RecvCQ: b.cq})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := idle.AttachMulticast(group); err != nil {
+				t.Fatal(err)
+			}
 			send := func() {
 				a.must(t, &qp.SendWR{Op: qp.Send, Inline: []byte("to all"), AH: &qp.AddressVector{DGID: group}, RemoteQPN: bth.QPNMulticast, RemoteQKey: 7})
 			}
@@ -62,6 +70,12 @@ func TestMulticastReachesEveryAttachedPair(t *testing.T) {
 			}
 			if len(got) != 2 {
 				t.Fatalf("received by %v", got)
+			}
+			if n := b.dev.Stats()["drop_qp_state"]; n != 1 {
+				t.Fatalf("drop_qp_state is %d, want 1", n)
+			}
+			if err := idle.Destroy(); err != nil {
+				t.Fatal(err)
 			}
 			if err := receivers[0].DetachMulticast(group); err != nil {
 				t.Fatal(err)
