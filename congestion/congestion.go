@@ -12,8 +12,9 @@ import "time"
 type Controller interface {
 	// Window returns how many packets may be unacknowledged, at least 1.
 	Window() int
-	// Acked reports that packets were acknowledged for the first time.
-	Acked(now time.Duration, packets int)
+	// Acked reports that packets were acknowledged for the first time. rtt is a
+	// round trip time measured with them, 0 if there is none.
+	Acked(now time.Duration, packets int, rtt time.Duration)
 	// Lost reports that the requester goes back to resend.
 	Lost(now time.Duration)
 	// Notified reports a CNP: a packet of this queue pair was marked.
@@ -32,7 +33,7 @@ type Fixed int
 func (f Fixed) Window() int { return max(1, int(f)) }
 
 // Acked does nothing.
-func (Fixed) Acked(time.Duration, int) {}
+func (Fixed) Acked(time.Duration, int, time.Duration) {}
 
 // Lost does nothing.
 func (Fixed) Lost(time.Duration) {}
@@ -77,7 +78,7 @@ func NewAIMD(limit int) *AIMD {
 func (a *AIMD) Window() int { return a.window }
 
 // Acked grows the window by one packet per window acknowledged.
-func (a *AIMD) Acked(_ time.Duration, packets int) {
+func (a *AIMD) Acked(_ time.Duration, packets int, _ time.Duration) {
 	if a.window >= a.limit {
 		return
 	}

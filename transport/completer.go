@@ -182,7 +182,7 @@ func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 	r.wentBack, r.probing, r.timeouts = false, false, 0
 	r.rnrTimer = never
 	r.startAckTimer(now, &q.Attr)
-	q.ctl.Acked(now, r.una.Sub(was))
+	q.ctl.Acked(now, r.una.Sub(was), 0)
 }
 
 // complete retires the oldest work request, which succeeded.

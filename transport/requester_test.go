@@ -175,7 +175,7 @@ func TestRequesterWindowBelowUnaskedPacketsAsksOnce(t *testing.T) {
 type dial int
 
 func (d *dial) Window() int            { return int(*d) }
-func (*dial) Acked(time.Duration, int) {}
+func (*dial) Acked(time.Duration, int, time.Duration) {}
 func (*dial) Lost(time.Duration)       {}
 func (*dial) Notified(time.Duration)   {}
 
