@@ -11,7 +11,7 @@ import (
 	"github.com/goroce/goroce/qp"
 )
 
-// Config is what an engine is given. All fields are required.
+// Config is what an engine is given. All fields but CNP are required.
 type Config struct {
 	// Local is the address that all packets leave from.
 	Local netip.Addr
@@ -21,6 +21,8 @@ type Config struct {
 	Random func() uint32
 	// Congestion makes the controller of each queue pair.
 	Congestion congestion.Factory
+	// CNP says when marked packets are answered.
+	CNP congestion.NotificationPoint
 	// OnEvent takes asynchronous events. It must not call the engine.
 	OnEvent func(Event)
 	// MaxQP bounds the number of queue pairs.
@@ -50,7 +52,8 @@ type Engine struct {
 	ready    fifo // pairs that may have something to send
 	timers   timers
 	groups   map[netip.Addr][]*QP // multicast
-	finished []*QP                // UC and UD pairs with requests that the last burst took
+	cnpGaps  cnpGaps
+	finished []*QP // UC and UD pairs with requests that the last burst took
 	Counters Counters
 
 	in  bth.Packet // the packet being received
@@ -168,10 +171,12 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 		return
 	}
 	e.countReceived(d)
+	if d.CongestionExperienced() {
+		e.marked(now, q, p, info)
+	}
 	switch {
 	case info.Transport == bth.CNPClass:
-		e.Counters[CNPHandled]++
-		q.ctl.Notified(now)
+		e.notified(now, q)
 	case q.Type == qp.RC && info.Request:
 		e.request(q, p, info)
 	case q.Type == qp.RC:
@@ -281,10 +286,14 @@ func (e *Engine) transmit(now time.Duration, q *QP, b *bth.Burst) (more bool) {
 }
 
 func (e *Engine) sendNext(now time.Duration, q *QP, b *bth.Burst) bool {
-	if q.Type != qp.RC {
-		return e.sendUnreliable(q, b)
+	if q.np.due && q.Attr.State.CanReceive() {
+		e.sendCNP(q, b)
+		return true
 	}
-	return e.sendResponse(q, b) || e.sendRequest(now, q, b)
+	if q.Type != qp.RC {
+		return e.sendUnreliable(now, q, b)
+	}
+	return e.sendResponse(now, q, b) || e.sendRequest(now, q, b)
 }
 
 // kick makes q ready to transmit, and its timer as early as it has to be.

@@ -16,11 +16,19 @@ import (
 // its requester and responder.
 type QP struct {
 	*qp.Pair
-	path bth.Path
-	peer netip.Addr // path.Dst without zone, as received packets have it
-	ctl  congestion.Controller
-	req  requester
-	rsp  responder
+	// Congestion makes the pair's controller when it enters RTR; nil is
+	// Config.Congestion. It belongs to the engine's owner.
+	Congestion congestion.Factory
+
+	path      bth.Path // of requests and READ responses
+	quietPath bth.Path // of other answers: no switch need mark them
+	cnpPath   bth.Path
+	peer      netip.Addr // path.Dst without zone, as received packets have it
+	ctl       congestion.Controller
+	pace      pacer
+	np        notifier
+	req       requester
+	rsp       responder
 
 	commEst   bool // COMM_EST was raised
 	drained   bool // SQ_DRAINED was raised since SQD was entered
@@ -43,6 +51,7 @@ func (q *QP) reset() {
 	q.req = requester{ackTimer: never, rnrTimer: never}
 	q.rsp = responder{}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
+	q.pace, q.np = pacer{}, notifier{next: q.np.next}
 	q.commEst, q.drained = false, false
 	q.req.cur = q.SQ.Head()
 }
@@ -94,7 +103,8 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 		q.reset()
 	case qp.RTR:
 		if q.Type.Connected() {
-			q.ctl = e.cfg.Congestion(q.Attr.PathMTU)
+			q.ctl = e.controller(q)
+			e.setPath(q) // the controller decides its ECN bits
 		}
 		q.rsp.start(&q.Attr)
 	case qp.RTS:
@@ -111,8 +121,13 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 }
 
 func (e *Engine) setPath(q *QP) {
-	q.path = e.path(q.Attr.AV)
-	q.peer = q.path.Dst.WithZone("")
+	p := e.path(q.Attr.AV)
+	q.peer = p.Dst.WithZone("")
+	q.path, q.quietPath, q.cnpPath = p, p, p
+	q.cnpPath.TrafficClass = e.cfg.CNP.TrafficClass()
+	if q.ctl.ECN() && p.TrafficClass&congestion.ECNMask == 0 {
+		q.path.TrafficClass |= congestion.ECT0
+	}
 }
 
 // path returns the way to an address.
@@ -123,8 +138,10 @@ func (e *Engine) path(av qp.AddressVector) bth.Path {
 	}
 }
 
-// deadline returns the earlier of the pair's timers.
-func (q *QP) deadline() time.Duration { return min(q.req.ackTimer, q.req.rnrTimer) }
+// deadline returns the earliest of the pair's timers.
+func (q *QP) deadline() time.Duration {
+	return min(q.req.ackTimer, q.req.rnrTimer, q.pace.deadline())
+}
 
 // fail moves the pair to ERR and flushes everything. The completion of the work
 // request that failed has been pushed by the caller.

@@ -40,9 +40,16 @@ type Config struct {
 	// NoWatch leaves changes of the interface and the address unnoticed: see
 	// Device.QueryPort.
 	NoWatch bool
-	// Congestion makes the controller of each queue pair; nil is a window
-	// that fits the receive buffer and shrinks under loss (congestion.AIMD).
+	// Congestion makes the controller of each queue pair; nil is the one that
+	// CongestionName names, fitted to the receive buffer. A queue pair may have
+	// its own: see QPConfig.
 	Congestion congestion.Factory
+	// CongestionName is a name that congestion.ByName takes; "" is the default
+	// there. LineRate is the rate of the port for it, if it has to know.
+	CongestionName string
+	LineRate       congestion.BitRate
+	// CNP says when packets with the congestion mark are answered.
+	CNP congestion.NotificationPoint
 	// Tap, if set, is shown every packet sent and received.
 	Tap udp.Tap
 	// Faults damage packets on purpose, sent and received, to see how a peer
@@ -112,6 +119,10 @@ func Open(c Config) (*Device, error) {
 		}
 		c.Addr = a
 	}
+	// A wrong name is found before anything is opened.
+	if _, err := congestion.ByName(c.CongestionName, congestion.Options{}); err != nil {
+		return nil, err
+	}
 	link := c.Link
 	if link == nil {
 		var err error
@@ -141,12 +152,11 @@ func Open(c Config) (*Device, error) {
 	d.startWatch()
 	random := newRandom()
 	d.keys = mr.NewTable(c.MaxMR, random)
-	congest := c.Congestion
-	if congest == nil {
-		congest = congestion.ForBuffer(info.RecvBuffer)
+	if d.cfg.Congestion == nil {
+		d.cfg.Congestion, _ = d.CongestionByName(c.CongestionName)
 	}
 	d.engine = transport.New(transport.Config{
-		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP, PortMTU: d.ActiveMTU(),
+		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: d.cfg.Congestion, CNP: c.CNP, OnEvent: d.raise, MaxQP: c.MaxQP, PortMTU: d.ActiveMTU(),
 	})
 	if c.Polled {
 		close(d.loopEnded)
@@ -159,6 +169,14 @@ func Open(c Config) (*Device, error) {
 		go d.watchLoop(d.watch)
 	}
 	return d, nil
+}
+
+// CongestionByName returns the congestion controller with a name, fitted to the
+// device's receive buffer and line rate, for QPConfig.Congestion. A wrong name's
+// error tells the right ones.
+func (d *Device) CongestionByName(name string) (congestion.Factory, error) {
+	// A link that does not tell its buffer gets the smallest windows.
+	return congestion.ByName(name, congestion.Options{Buffer: max(1, d.info.RecvBuffer), LineRate: d.cfg.LineRate})
 }
 
 func (c *Config) fill() {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/congestion"
 	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
 	"github.com/goroce/goroce/transport"
@@ -29,6 +30,9 @@ type QPConfig struct {
 	MaxSendSGE, MaxRecvSGE int
 	MaxInline              int
 	SignalAll              bool // a completion for every send work request
+	// Congestion makes the congestion controller of a connected pair; nil is
+	// the device's. Device.CongestionByName has some.
+	Congestion congestion.Factory
 }
 
 // QP is a queue pair.
@@ -73,6 +77,7 @@ func (p *PD) CreateQP(c QPConfig) (*QP, error) {
 	if err != nil {
 		return nil, &OpError{Op: "create QP", Err: err}
 	}
+	q.Congestion = c.Congestion
 	return &QP{dev: d, q: q, psn: d.engine.RandomPSN()}, nil
 }
 
@@ -215,6 +220,13 @@ func (q *QP) Query() qp.Attr {
 	q.dev.mu.Lock()
 	defer q.dev.mu.Unlock()
 	return q.q.Attr
+}
+
+// Flow returns how fast the pair may send now, and what it knows of congestion.
+func (q *QP) Flow() transport.FlowStats {
+	q.dev.mu.Lock()
+	defer q.dev.mu.Unlock()
+	return q.q.Flow(q.dev.now())
 }
 
 // State returns the queue pair's state.
