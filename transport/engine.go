@@ -173,7 +173,7 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 		e.Counters[CNPHandled]++
 		q.ctl.Notified(now)
 	case q.Type == qp.RC && info.Request:
-		e.request(q, p, info)
+		e.request(now, q, p, info)
 	case q.Type == qp.RC:
 		e.response(now, q, p, info)
 	case q.Type == qp.UC:
