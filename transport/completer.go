@@ -99,8 +99,14 @@ func (e *Engine) nak(now time.Duration, q *QP, p *bth.Packet) {
 	}
 	// While waiting after an RNR NAK a sequence NAK is about the packets that
 	// were in flight behind it; rxe sends one.
-	if r.rnrTimer == never && !r.wentBack {
+	if r.rnrTimer != never {
+		return
+	}
+	switch r.cause = RetransmittedNAK; {
+	case !r.wentBack:
 		e.goBack(now, q)
+	case r.rtt.later(now): // what was resent has been lost too
+		e.goBackFree(now, q)
 	}
 }
 
@@ -130,8 +136,9 @@ func (e *Engine) receiverNotReady(now time.Duration, q *QP, syn bth.Syndrome) {
 	if r.rnrRetries < 7 {
 		r.rnrRetries--
 	}
+	r.cause = RetransmittedNAK
 	e.rewind(q)
-	r.ackTimer = never
+	r.ackTimer, r.earlyTimer = never, never
 	r.rnrTimer = now + syn.RNRDelay()
 }
 
@@ -171,6 +178,7 @@ func (e *Engine) ackBefore(now time.Duration, q *QP, p bth.PSN) {
 	}
 	if missing && !r.wentBack && r.rnrTimer == never {
 		e.Counters[ImpliedNAKSeqErr]++
+		r.cause = RetransmittedNAK
 		e.goBack(now, q)
 	}
 }
@@ -179,10 +187,15 @@ func (e *Engine) ackBefore(now time.Duration, q *QP, p bth.PSN) {
 func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.Attr.RetryCount, q.Attr.RNRRetry
-	r.wentBack, r.probing, r.timeouts = false, false, 0
+	r.wentBack, r.probing, r.tailProbe, r.timeouts, r.early = false, false, false, 0, 0
 	r.rnrTimer = never
+	sample, early := r.rtt.answered(now, r.una)
+	if early {
+		r.spurious++
+		e.Counters[SpuriousRetransmits]++
+	}
 	r.startAckTimer(now, &q.Attr)
-	q.ctl.Acked(now, r.una.Sub(was), 0)
+	q.ctl.Acked(now, r.una.Sub(was), sample)
 }
 
 // complete retires the oldest work request, which succeeded.

@@ -17,7 +17,14 @@ const (
 	RcvdRNR                                // RNR NAKs received
 	SentRNR                                // RNR NAKs sent
 	LocalAckTimeout                        // local ACK timeouts
-	RetransmittedPkts                      // request packets sent again
+	RetransmittedPkts                      // request packets sent again, for one of the next four reasons
+	RetransmittedNAK                       // after a NAK, an implied one, or an RNR NAK
+	RetransmittedTimeout                   // after a local ACK timeout
+	RetransmittedProbe                     // after a silence of a few round trips
+	RetransmittedSelective                 // found missing by a selective acknowledgement or in a READ's data
+	SpuriousRetransmits                    // times that an answer came too soon to be to what was resent
+	EarlyTimeout                           // silences of a few round trips, before the local ACK timeout
+	NAKRepeated                            // sequence NAKs sent again, since the packet was still missing
 	RetryExceeded                          // pairs that failed with RETRY_EXC_ERR
 	RNRRetryExceeded                       // pairs that failed with RNR_RETRY_EXC_ERR
 	ReqRemoteInvalidRequest                // NAKs 0x61 received
@@ -62,6 +69,8 @@ var counterNames = [numCounters]string{
 	DuplicateRequest: "duplicate_request", OutOfSequence: "out_of_sequence",
 	PacketSeqErr: "packet_seq_err", ImpliedNAKSeqErr: "implied_nak_seq_err",
 	RcvdRNR: "rcvd_rnr_err", SentRNR: "send_rnr_err", LocalAckTimeout: "local_ack_timeout_err",
+	RetransmittedNAK: "retransmitted_nak", RetransmittedTimeout: "retransmitted_timeout", RetransmittedProbe: "retransmitted_probe",
+	RetransmittedSelective: "retransmitted_selective", SpuriousRetransmits: "spurious_retransmissions", EarlyTimeout: "early_timeout", NAKRepeated: "nak_repeated",
 	RetransmittedPkts: "retransmitted_pkts", RetryExceeded: "retry_exceeded_err", RNRRetryExceeded: "retry_rnr_exceeded_err",
 	ReqRemoteInvalidRequest: "req_remote_invalid_request", ReqRemoteAccess: "req_remote_access_errors", ReqRemoteOperation: "req_remote_op_errors",
 	RespInvalidRequest: "resp_invalid_request", RespRemoteAccess: "resp_remote_access_errors", RespRemoteOperation: "resp_remote_op_errors",

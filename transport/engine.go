@@ -178,7 +178,7 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 	case info.Transport == bth.CNPClass:
 		e.notified(now, q)
 	case q.Type == qp.RC && info.Request:
-		e.request(q, p, info)
+		e.request(now, q, p, info)
 	case q.Type == qp.RC:
 		e.response(now, q, p, info)
 	case q.Type == qp.UC:

@@ -48,8 +48,8 @@ func newQP(p *qp.Pair) *QP {
 // reset clears queues and protocol state, as RESET does.
 func (q *QP) reset() {
 	q.ClearQueues()
-	q.req = requester{ackTimer: never, rnrTimer: never}
-	q.rsp = responder{}
+	q.req = requester{ackTimer: never, rnrTimer: never, earlyTimer: never}
+	q.rsp = responder{nakTimer: never}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
 	q.pace, q.np = pacer{}, notifier{next: q.np.next}
 	q.commEst, q.drained = false, false
@@ -140,7 +140,7 @@ func (e *Engine) path(av qp.AddressVector) bth.Path {
 
 // deadline returns the earliest of the pair's timers.
 func (q *QP) deadline() time.Duration {
-	return min(q.req.ackTimer, q.req.rnrTimer, q.pace.deadline())
+	return min(q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer, q.pace.deadline())
 }
 
 // fail moves the pair to ERR and flushes everything. The completion of the work
@@ -191,7 +191,7 @@ func (e *Engine) flush(q *QP) {
 }
 
 func (e *Engine) flushSend(q *QP) {
-	q.req.ackTimer, q.req.rnrTimer = never, never
+	q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer = never, never, never, never
 	for q.SQ.Len() > 0 {
 		w := q.SQ.At(q.SQ.Head())
 		e.pushSend(q, w, &cq.WC{Status: cq.WRFlushErr})

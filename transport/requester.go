@@ -36,6 +36,17 @@ type requester struct {
 
 	ackTimer, rnrTimer time.Duration // deadlines
 
+	// Long before the local ACK timeout a silence is taken for a loss, once the
+	// round trip time is known: see earlyTimeout.
+	rtt        roundTrip
+	earlyTimer time.Duration
+	early      uint8 // expiries in a row
+	tailProbe  bool  // the last packet in flight is to be sent once more
+
+	cause         Counter // why packets are being resent
+	retransmitted uint64
+	spurious      uint64
+
 	// A local error waits until all older work requests are complete.
 	failed   cq.Status
 	failedAt uint64
@@ -50,7 +61,7 @@ func (r *requester) start(a *qp.Attr, window int) {
 	*r = requester{
 		una: a.SQPSN, next: a.SQPSN, max: a.SQPSN, cur: r.cur,
 		retries: a.RetryCount, rnrRetries: a.RNRRetry,
-		ackTimer: never, rnrTimer: never,
+		ackTimer: never, rnrTimer: never, earlyTimer: never, cause: RetransmittedNAK,
 	}
 	// A long READ is asked for in pieces, each a READ request of its own, so
 	// that its responses never exceed the window. Two pieces overlap if the
@@ -65,7 +76,13 @@ func (r *requester) start(a *qp.Attr, window int) {
 // nothing to send, or when it has to wait for an answer or a timer.
 func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	r := &q.req
-	if !q.Attr.State.CanSend() || r.rnrTimer != never || r.failed != 0 && r.cur == r.failedAt || !e.doLocal(q) {
+	if !q.Attr.State.CanSend() || r.rnrTimer != never {
+		return false
+	}
+	if r.tailProbe && e.sendTailProbe(now, q, b) {
+		return true
+	}
+	if r.failed != 0 && r.cur == r.failedAt || !e.doLocal(q) {
 		return false
 	}
 	w := q.SQ.At(r.cur)
@@ -146,7 +163,7 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	mtu := q.Attr.PathMTU
 	off := uint64(k) * uint64(mtu)
 	pos := position(k, w.Track.Packets)
-	p := e.header(q, requestOpcode(w.Op, pos), q.req.next)
+	p := e.header(q, requestOpcode(w.Op, pos), w.Track.First.Add(k))
 	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= max(1, min(ackInterval, q.ctl.Window()/4, q.pace.ackEvery()))
 	var payload []byte
 	switch w.Op {
@@ -250,11 +267,15 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 	if w.Op.Answered() {
 		r.reads++
 	}
+	first := r.next
 	r.next = r.next.Add(n)
 	if r.max.Before(r.next) {
 		r.max = r.next
+		if e.out.AckReq || w.Op.Answered() {
+			r.rtt.start(now, first)
+		}
 	} else {
-		e.Counters[RetransmittedPkts]++
+		e.resent(now, q, 1)
 	}
 	if r.next == w.Track.First.Add(w.Track.Packets) {
 		r.cur++
@@ -269,6 +290,7 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 // 9.7.6.1.3); that room is used for repeated timeouts.
 func (r *requester) startAckTimer(now time.Duration, a *qp.Attr) {
 	r.ackTimer = never
+	r.startEarlyTimer(now)
 	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.next) {
 		r.ackTimer = now + t<<min(r.timeouts, 2)
 	}
@@ -284,16 +306,25 @@ func (e *Engine) goBack(now time.Duration, q *QP) {
 		return
 	}
 	r.retries--
+	e.goBackFree(now, q)
+	r.ackTimer, r.earlyTimer = never, never // started again with the first packet
+}
+
+// goBackFree does the same without a retry, while the local ACK timer runs on.
+func (e *Engine) goBackFree(now time.Duration, q *QP) {
+	r := &q.req
 	r.wentBack, r.probing = true, false
 	q.ctl.Lost(now)
+	r.rtt.again(now)
 	e.rewind(q)
-	r.ackTimer = never // started again with the first packet
+	r.startEarlyTimer(now)
 }
 
 // rewind sets next to una.
 func (e *Engine) rewind(q *QP) {
 	r := &q.req
 	r.next, r.cur, r.reads, r.sinceAck = r.una, q.SQ.Head(), 0, 0
+	r.tailProbe = false
 }
 
 // expire handles the pair's timers that are due.
@@ -308,10 +339,18 @@ func (e *Engine) expire(now time.Duration, q *QP) {
 	}
 	if r.ackTimer <= now {
 		e.Counters[LocalAckTimeout]++
+		r.cause = RetransmittedTimeout
 		e.goBack(now, q)
 		r.wentBack = false // a NAK for what is resent now is news
 		r.probing = true
 		r.timeouts = min(r.timeouts+1, 2)
+		e.ready.push(q)
+	} else if r.earlyTimer <= now {
+		e.earlyTimeout(now, q)
+		e.ready.push(q)
+	}
+	if q.rsp.nakTimer <= now {
+		e.repeatNAK(now, q)
 		e.ready.push(q)
 	}
 }

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
@@ -17,6 +19,10 @@ type responder struct {
 	// got counts the request packets executed, gotAtNAK its value at the last
 	// sequence NAK.
 	got, gotAtNAK uint64
+
+	// A sequence NAK is repeated when its packet does not come.
+	nakTimer time.Duration
+	naks     uint8 // repetitions
 
 	msg      message
 	recv     qp.RecvWQE // taken for the message in progress
@@ -37,7 +43,7 @@ type message struct {
 }
 
 func (r *responder) start(a *qp.Attr) {
-	*r = responder{expect: a.RQPSN}
+	*r = responder{expect: a.RQPSN, nakTimer: never}
 	r.resize(int(a.MaxDestRDAtomic))
 }
 
@@ -63,18 +69,18 @@ var (
 
 // request handles one request packet in the order of IBA 9.7.4: sequence,
 // opcode, rights, resources, length, key, execution, acknowledgement.
-func (e *Engine) request(q *QP, p *bth.Packet, info *bth.Info) {
+func (e *Engine) request(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.rsp
 	e.established(q)
 	switch d := p.PSN.Sub(r.expect); {
 	case d > 0:
-		e.outOfSequence(q)
+		e.outOfSequence(now, q)
 		return
 	case d < 0:
 		e.duplicate(q, p, info)
 		return
 	}
-	r.quiet = false
+	r.quiet, r.nakTimer, r.naks = false, never, 0
 	v := e.checkOperation(q, p, info)
 	if v.nak == 0 && info.TakesRecv && !e.takeRecv(q) {
 		e.receiveNotPosted(q)
@@ -101,14 +107,21 @@ func (e *Engine) established(q *QP) {
 
 // outOfSequence answers the first packet after a gap with one NAK that names
 // the missing PSN (IBA 9.7.5.1.3, C9-113).
-func (e *Engine) outOfSequence(q *QP) {
+func (e *Engine) outOfSequence(now time.Duration, q *QP) {
 	r := &q.rsp
 	if r.quiet {
 		e.Counters[DropOutOfSequence]++
 		return
 	}
 	e.Counters[OutOfSequence]++
+	e.sendNAK(now, q)
+}
+
+// sendNAK asks for the expected packet, and will do so again.
+func (e *Engine) sendNAK(now time.Duration, q *QP) {
+	r := &q.rsp
 	r.quiet = true
+	r.startNAKTimer(now, &q.req.rtt)
 	// A NAK acknowledges what precedes it, but rxe that is resending already
 	// ignores it, and waits for its timeout, unless an ACK has shown progress
 	// since. So one goes ahead of the NAK, but never for a READ or an atomic: its
@@ -119,6 +132,30 @@ func (e *Engine) outOfSequence(q *QP) {
 		r.gotAtNAK = r.got
 	}
 	r.queue.nak(r.expect, bth.NAKSequence, r.msn)
+}
+
+// A sequence NAK, or what it asked for, can be lost as well. The requester then
+// waits for a timer that may be coarse, so the NAK is repeated a few times while
+// nothing comes, as a network that duplicates packets would: it tells nothing
+// new, and whoever has resent already ignores it.
+const (
+	nakInterval = 5 * time.Millisecond // doubled each time
+	maxNAKs     = 6
+)
+
+func (r *responder) startNAKTimer(now time.Duration, t *roundTrip) {
+	r.nakTimer = never
+	if r.naks < maxNAKs {
+		r.nakTimer = now + max(nakInterval, 2*t.smooth+4*t.variation)<<r.naks
+	}
+}
+
+// repeatNAK sends the sequence NAK again.
+func (e *Engine) repeatNAK(now time.Duration, q *QP) {
+	r := &q.rsp
+	e.Counters[NAKRepeated]++
+	r.naks++
+	e.sendNAK(now, q)
 }
 
 // checkOperation tests opcode sequence and rights.

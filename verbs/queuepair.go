@@ -222,6 +222,14 @@ func (q *QP) Query() qp.Attr {
 	return q.q.Attr
 }
 
+// Stats returns what the pair knows of its connection: round trip times,
+// repairs of losses.
+func (q *QP) Stats() transport.QPStats {
+	q.dev.mu.Lock()
+	defer q.dev.mu.Unlock()
+	return q.q.Stats()
+}
+
 // Flow returns how fast the pair may send now, and what it knows of congestion.
 func (q *QP) Flow() transport.FlowStats {
 	q.dev.mu.Lock()
