@@ -11,6 +11,9 @@ type Options struct {
 	// accounts it: windows are at most what it holds. 0 if it is not known to
 	// be a limit. Our own is a good guess.
 	Buffer int
+	// Window, if not 0, takes the place of what follows from Buffer: the largest
+	// window in packets.
+	Window int
 	// LineRate is the rate of the local port, where a paced pair starts; 0
 	// means DefaultLineRate.
 	LineRate BitRate
@@ -26,10 +29,13 @@ const (
 	MaxWindow = 256
 )
 
-// window returns how many packets with mtu bytes of payload the buffer holds. A
+// window returns how many packets with mtu bytes of payload may be in flight. A
 // kernel accounts for about twice the payload of a datagram and 1 KiB more.
 func (o Options) window(mtu int) int {
-	if o.Buffer == 0 {
+	switch {
+	case o.Window > 0:
+		return o.Window
+	case o.Buffer == 0:
 		return MaxWindow
 	}
 	return min(MaxWindow, max(MinWindow, o.Buffer/(2*mtu+1024)))

@@ -11,7 +11,7 @@ import (
 	"github.com/goroce/goroce/qp"
 )
 
-// Config is what an engine is given. All fields but CNP are required.
+// Config is what an engine is given. All fields but CNP and MaxBatch are required.
 type Config struct {
 	// Local is the address that all packets leave from.
 	Local netip.Addr
@@ -23,6 +23,10 @@ type Config struct {
 	Congestion congestion.Factory
 	// CNP says when marked packets are answered.
 	CNP congestion.NotificationPoint
+	// MaxBatch bounds the batches of paced pairs, in bytes, where timers are
+	// fine enough for that: 1 gives single packets. 0 leaves it to the rate, see
+	// congestion.BitRate.Batch.
+	MaxBatch int
 	// OnEvent takes asynchronous events. It must not call the engine.
 	OnEvent func(Event)
 	// MaxQP bounds the number of queue pairs.

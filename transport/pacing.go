@@ -28,6 +28,7 @@ type pacer struct {
 	wait bool               // and the timer that ends that runs
 	late time.Duration      // by how much the last wait was too long
 	full int                // length of a packet with the whole MTU
+	most int                // bytes of a batch
 }
 
 const maxLate = 200 * time.Microsecond
@@ -54,7 +55,7 @@ func (q *QP) maySend(now time.Duration) bool {
 		p.next, p.frac = now-p.late, 0
 	}
 	p.held, p.wait = false, false
-	p.left = p.rate.Batch(p.full)
+	p.left = min(p.rate.Batch(p.full), p.most)
 	return true
 }
 
@@ -117,6 +118,10 @@ func (e *Engine) controller(q *QP) congestion.Controller {
 	if make == nil {
 		make = e.cfg.Congestion
 	}
-	q.pace = pacer{full: q.Attr.PathMTU + bth.BTHLen + bth.RETHLen + bth.ICRCLen + q.overhead()}
+	full := q.Attr.PathMTU + bth.BTHLen + bth.RETHLen + bth.ICRCLen + q.overhead()
+	q.pace = pacer{full: full, most: math.MaxInt}
+	if e.cfg.MaxBatch != 0 {
+		q.pace.most = max(full, e.cfg.MaxBatch)
+	}
 	return make(q.Attr.PathMTU)
 }
