@@ -32,6 +32,7 @@ type Host struct {
 	pd      *mr.Domain
 	mem     *mr.Region // source and sink of all flows
 	burst   *bth.Burst
+	in      bth.Datagram
 	timerAt time.Duration
 	sending []*Flow
 	arrived map[bth.QPN]*Flow
@@ -78,7 +79,8 @@ func (h *Host) receive(k *packet) {
 	if f := h.arrived[bth.QPN(uint32(k.data[5])<<16|uint32(k.data[6])<<8|uint32(k.data[7]))]; f != nil && !k.control {
 		f.Arrived += uint64(k.length)
 	}
-	h.Engine.Receive(h.sim.now, &bth.Datagram{Src: k.path.Src, Dst: k.path.Dst, SrcPort: k.path.SrcPort, TrafficClass: k.path.TrafficClass, Data: k.data})
+	h.in = bth.Datagram{Src: k.path.Src, Dst: k.path.Dst, SrcPort: k.path.SrcPort, TrafficClass: k.path.TrafficClass, Data: k.data}
+	h.Engine.Receive(h.sim.now, &h.in)
 	h.sim.release(k)
 	for _, f := range h.sending {
 		f.repost()
@@ -127,6 +129,7 @@ type Flow struct {
 	Failed bool
 
 	running bool
+	wr      qp.SendWR
 	waiting int // messages posted
 }
 
@@ -134,6 +137,7 @@ type Flow struct {
 func (s *Sim) AddFlow(from, to *Host, mtu int, at time.Duration) *Flow {
 	f := &Flow{From: from, To: to, Start: at}
 	f.QP, f.Peer = from.newQP(), to.newQP()
+	f.wr = qp.SendWR{Op: qp.RDMAWrite, Flags: qp.Signaled, SGE: []mr.SGE{from.mem.SGE(0, messageLen)}, RemoteAddr: to.mem.Addr(), RKey: to.mem.Key()}
 	s.join(from, f.QP, to, f.Peer, mtu)
 	s.join(to, f.Peer, from, f.QP, mtu)
 	to.arrived[f.Peer.QPN] = f
@@ -172,10 +176,8 @@ func (f *Flow) repost() {
 	if f.waiting == messages {
 		return
 	}
-	sge := [1]mr.SGE{f.From.mem.SGE(0, messageLen)}
-	wr := qp.SendWR{Op: qp.RDMAWrite, Flags: qp.Signaled, SGE: sge[:], RemoteAddr: f.To.mem.Addr(), RKey: f.To.mem.Key()}
 	for ; f.waiting < messages; f.waiting++ {
-		if err := f.From.Engine.PostSend(f.From.sim.now, f.QP, &wr); err != nil {
+		if err := f.From.Engine.PostSend(f.From.sim.now, f.QP, &f.wr); err != nil {
 			panic(err) // the queue has room for them
 		}
 	}

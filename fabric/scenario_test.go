@@ -1,10 +1,13 @@
 package fabric_test
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/goroce/goroce/fabric"
 )
+
+var seed = flag.Uint64("seed", 1, "seed of the scenarios")
 
 // Every scenario gives what is known of it.
 func TestScenarios(t *testing.T) {
@@ -15,7 +18,7 @@ func TestScenarios(t *testing.T) {
 				t.Skip("long")
 			}
 			t.Parallel()
-			r, err := sc.Run(fabric.Options{Seed: 1})
+			r, err := sc.Run(t.Context(), fabric.Options{Seed: *seed})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -73,9 +73,11 @@ func overhead(a netip.Addr) int {
 
 // packet makes a packet of a frame.
 func (s *Sim) packet(f *bth.Frame) *packet {
-	p := &packet{}
+	var p *packet
 	if n := len(s.free); n > 0 {
 		p, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		p = new(packet)
 	}
 	pad := f.Len() - len(f.Header()) - len(f.Payload) - bth.ICRCLen
 	p.data = append(append(append(p.data[:0], f.Header()...), f.Payload...), make([]byte, pad)...)
