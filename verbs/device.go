@@ -48,7 +48,8 @@ type Config struct {
 	// there. LineRate is the rate of the port for it, if it has to know.
 	CongestionName string
 	LineRate       congestion.BitRate
-	// CNP says when packets with the congestion mark are answered.
+	// CNP says when packets with the congestion mark are answered; the zero value
+	// is what goes with CongestionName, see congestion.NotificationFor.
 	CNP congestion.NotificationPoint
 	// Tap, if set, is shown every packet sent and received.
 	Tap udp.Tap
@@ -152,6 +153,9 @@ func Open(c Config) (*Device, error) {
 	d.startWatch()
 	random := newRandom()
 	d.keys = mr.NewTable(c.MaxMR, random)
+	if c.CNP == (congestion.NotificationPoint{}) {
+		c.CNP = congestion.NotificationFor(c.CongestionName)
+	}
 	if d.cfg.Congestion == nil {
 		d.cfg.Congestion, _ = d.CongestionByName(c.CongestionName)
 	}
