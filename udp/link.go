@@ -40,8 +40,10 @@ type Link interface {
 
 // Info describes a link.
 type Info struct {
-	Addr    netip.Addr // local address
-	SrcPort uint16     // UDP source port of all packets
+	Addr netip.Addr // local address
+	// SrcPorts are the UDP source ports that packets can leave from, a power
+	// of two of them; a frame's Path names one.
+	SrcPorts []uint16
 	// Socket buffers as granted, in bytes as the kernel accounts them (about
 	// twice the payload); 0 where there is none.
 	RecvBuffer, SendBuffer int
@@ -57,6 +59,9 @@ type Info struct {
 	GRO bool
 }
 
+// onePort are the source ports of a link that sends from its own port only.
+var onePort = []uint16{bth.Port}
+
 // Config is what Open needs. Only Addr is required.
 type Config struct {
 	Addr netip.Addr // local unicast address, with zone if link-local
@@ -69,6 +74,12 @@ type Config struct {
 	// receiving; so do the environment variables GOROCE_GSO=0 and
 	// GOROCE_GRO=0. Linux only.
 	NoGSO, NoGRO bool
+	// SrcPorts is how many UDP source ports to send from, rounded up to a
+	// power of two, at most 64. Switches and network cards spread flows by
+	// them. 1 is port 4791 alone; more are taken from 0xC000…0xFFFF. Default 1
+	// on loopback addresses, where there is nothing to spread, else 4. Linux
+	// only: elsewhere it is 1.
+	SrcPorts int
 }
 
 // The defaults of Config.
@@ -107,8 +118,18 @@ var errAddr = errors.New("udp: Config.Addr is missing or not a unicast address; 
 
 // Open binds UDP port 4791 of an address.
 func Open(c Config) (Link, error) {
+	if err := c.fill(); err != nil {
+		return nil, err
+	}
+	if c.Portable {
+		return openPortable(c)
+	}
+	return openNative(c)
+}
+
+func (c *Config) fill() error {
 	if !c.Addr.IsValid() || c.Addr.IsUnspecified() || c.Addr.IsMulticast() {
-		return nil, errAddr
+		return errAddr
 	}
 	c.Addr = c.Addr.Unmap()
 	if c.RecvBuffer == 0 {
@@ -117,10 +138,41 @@ func Open(c Config) (Link, error) {
 	if c.SendBuffer == 0 {
 		c.SendBuffer = DefaultSendBuffer
 	}
-	if c.Portable {
-		return openPortable(c)
+	if c.SrcPorts == 0 {
+		c.SrcPorts = defaultSrcPorts
+		if c.Addr.IsLoopback() {
+			c.SrcPorts = 1
+		}
 	}
-	return openNative(c)
+	c.SrcPorts = powerOfTwo(c.SrcPorts, maxSrcPorts)
+	return nil
+}
+
+const (
+	defaultSrcPorts = 4
+	maxSrcPorts     = 64
+	maxShards       = 64
+)
+
+// powerOfTwo rounds n up to a power of two, at least 1 and at most limit.
+func powerOfTwo(n, limit int) int {
+	p := 1
+	for p < n && p < limit {
+		p *= 2
+	}
+	return p
+}
+
+// OpenShards opens several links on one address, a power of two and at least n.
+// The kernel gives a packet to the link with the index of its destination QPN
+// modulo their number, except where it has coalesced it with others: expect
+// strays. Where the system cannot do that, there is one link.
+func OpenShards(c Config, n int) ([]Link, error) {
+	if n = powerOfTwo(n, maxShards); n > 1 && !c.Portable {
+		return openNativeShards(c, n)
+	}
+	l, err := Open(c)
+	return []Link{l}, err
 }
 
 // counter names one statistic of a link.

@@ -18,6 +18,7 @@ type sendRing struct {
 	iovs  [3 * burstSize]unix.Iovec
 	names [burstSize]unix.RawSockaddrInet6
 	ctrl  [burstSize][ctrlSpace]byte
+	fds   [burstSize]int // the socket of each message
 }
 
 // ctrlSpace holds three control messages of up to an int each.
@@ -117,6 +118,7 @@ func (s *socket) message(i int, f *bth.Frame, iovs []unix.Iovec, n int) {
 	h.Namelen = s.setName(&t.names[i], f.Path.Dst)
 	h.Control = nil
 	h.SetControllen(0)
+	t.fds[i] = s.sender(f.Path.SrcPort)
 	c := s.control(t.ctrl[i][:0], f.Path)
 	if n > 1 {
 		c = appendSegmentSize(c, f.Len())
@@ -193,7 +195,11 @@ func (s *socket) sendRuns(frames []bth.Frame, messages int) (sent int, _ unix.Er
 	beforeSend()
 	waited := false
 	for at := 0; at < messages; {
-		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&t.msgs[at])), uintptr(messages-at), unix.MSG_DONTWAIT, 0, 0)
+		fd, upTo := t.fds[at], at+1
+		for upTo < messages && t.fds[upTo] == fd {
+			upTo++
+		}
+		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&t.msgs[at])), uintptr(upTo-at), unix.MSG_DONTWAIT, 0, 0)
 		switch {
 		case err == 0:
 			for range int(n) {
@@ -204,7 +210,7 @@ func (s *socket) sendRuns(frames []bth.Frame, messages int) (sent int, _ unix.Er
 		case err == unix.EINTR:
 		case (err == unix.EAGAIN || err == unix.ENOBUFS) && !waited:
 			s.stats[txBufferFull]++
-			s.waitWritable()
+			waitWritable(fd)
 			waited = true
 		case (err == unix.EIO || err == unix.EINVAL) && t.runs[at] > 1:
 			return sent, err
@@ -230,9 +236,9 @@ func (s *socket) countSent(frames []bth.Frame) {
 // sendWait bounds how long a full send buffer may hold up its owner.
 const sendWait = 5 * time.Millisecond
 
-func (s *socket) waitWritable() {
+func waitWritable(fd int) {
 	ts := unix.NsecToTimespec(int64(sendWait))
-	_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, &ts, nil)
+	_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, &ts, nil)
 }
 
 // swap16 turns a port in network order into a number and back.

@@ -26,6 +26,7 @@ type socket struct {
 	stats counters
 	rx    receiveRing
 	tx    sendRing
+	from  []sender
 
 	groups []*groupSocket
 	next   int           // of groups, to receive from first
@@ -34,8 +35,17 @@ type socket struct {
 }
 
 func openNative(c Config) (Link, error) {
-	s := &socket{info: Info{Addr: c.Addr, SrcPort: bth.Port, Kind: "socket"}, fd: -1, bell: -1, v6: c.Addr.Is6()}
-	if err := s.open(c); err != nil {
+	s, err := openSocket(c, false)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// openSocket opens one link; shared, others may have the same address.
+func openSocket(c Config, shared bool) (*socket, error) {
+	s := &socket{info: Info{Addr: c.Addr, Kind: "socket"}, fd: -1, bell: -1, v6: c.Addr.Is6()}
+	if err := s.open(c, shared); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -45,7 +55,7 @@ func openNative(c Config) (Link, error) {
 	return s, nil
 }
 
-func (s *socket) open(c Config) (err error) {
+func (s *socket) open(c Config, shared bool) (err error) {
 	family := unix.AF_INET
 	if s.v6 {
 		family = unix.AF_INET6
@@ -59,14 +69,18 @@ func (s *socket) open(c Config) (err error) {
 	if err := s.setOptions(); err != nil {
 		return err
 	}
-	if !s.v6 {
-		// Multicast leaves through the interface that has the address.
-		_ = unix.SetsockoptInet4Addr(s.fd, unix.IPPROTO_IP, unix.IP_MULTICAST_IF, c.Addr.As4())
+	if shared {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return fmt.Errorf("udp: cannot share a port between shards: %w", err)
+		}
 	}
 	s.info.RecvBuffer = s.sizeBuffer(unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, c.RecvBuffer)
 	s.info.SendBuffer = s.sizeBuffer(unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, c.SendBuffer)
 	s.setOffloads(c)
-	return s.bind(c.Addr)
+	if err := s.bind(c.Addr); err != nil {
+		return err
+	}
+	return s.openSenders(c)
 }
 
 // setOptions makes the IP header predictable and its ECN bits visible.
@@ -106,14 +120,10 @@ func (s *socket) sizeBuffer(name, force, bytes int) int {
 }
 
 func (s *socket) bind(a netip.Addr) error {
-	var sa unix.Sockaddr
 	if s.v6 {
 		s.zone = zoneID(a.Zone())
-		sa = &unix.SockaddrInet6{Port: bth.Port, Addr: a.As16(), ZoneId: s.zone}
-	} else {
-		sa = &unix.SockaddrInet4{Port: bth.Port, Addr: a.As4()}
 	}
-	err := unix.Bind(s.fd, sa)
+	err := unix.Bind(s.fd, s.sockaddr(a, bth.Port))
 	at := netip.AddrPortFrom(a, bth.Port)
 	switch {
 	case err == nil:
@@ -124,6 +134,13 @@ func (s *socket) bind(a netip.Addr) error {
 		return fmt.Errorf("udp: no interface of this host has the address %v; `roce info` lists the usable ones: %w", a, err)
 	}
 	return fmt.Errorf("udp: cannot bind %v: %w", at, err)
+}
+
+func (s *socket) sockaddr(a netip.Addr, port uint16) unix.Sockaddr {
+	if s.v6 {
+		return &unix.SockaddrInet6{Port: int(port), Addr: a.As16(), ZoneId: s.zone}
+	}
+	return &unix.SockaddrInet4{Port: int(port), Addr: a.As4()}
 }
 
 func zoneID(zone string) uint32 {
@@ -174,6 +191,11 @@ func (s *socket) Counters(f func(string, uint64)) {
 func (s *socket) Close() error {
 	for _, g := range s.groups {
 		_ = unix.Close(g.fd)
+	}
+	for _, f := range s.from {
+		if f.fd != s.fd {
+			_ = unix.Close(f.fd)
+		}
 	}
 	if s.bell >= 0 {
 		_ = unix.Close(s.bell)
