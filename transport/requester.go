@@ -44,7 +44,7 @@ type requester struct {
 // ackInterval is the most packets between two AckReqs, if a quarter of the
 // window is not less: a peer acknowledges only when asked, and its answers open
 // the window.
-const ackInterval = 32
+const ackInterval = 64
 
 func (r *requester) start(a *qp.Attr, window int) {
 	*r = requester{

@@ -25,6 +25,8 @@ type receiveRing struct {
 	ctrl  [burstSize][96]byte
 	buf   []byte
 	out   []bth.Datagram
+	crc   bth.HeaderCRC
+	used  int // slots that the last call filled
 }
 
 const (
@@ -54,7 +56,15 @@ func (r *receiveRing) init(local netip.Addr, gro bool) {
 		h.Iov = &r.iovs[i]
 		h.SetIovlen(1)
 		h.Control = &r.ctrl[i][0]
+		r.reset(i)
 	}
+}
+
+// reset sets what the kernel changed in slot i.
+func (r *receiveRing) reset(i int) {
+	h := &r.msgs[i].hdr
+	h.Namelen, h.Flags = uint32(unsafe.Sizeof(r.names[i])), 0
+	h.SetControllen(len(r.ctrl[i]))
 }
 
 // Receive implements Link.
@@ -75,18 +85,19 @@ func (s *socket) Receive() []bth.Datagram {
 // receiveFrom receives a burst of what was sent to dst.
 func (s *socket) receiveFrom(fd int, dst netip.Addr) []bth.Datagram {
 	r := &s.rx
-	for i := range r.batch {
-		h := &r.msgs[i].hdr
-		h.Namelen, h.Flags = uint32(unsafe.Sizeof(r.names[i])), 0
-		h.SetControllen(len(r.ctrl[i]))
+	for i := range r.used {
+		r.reset(i)
 	}
-	n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.batch), unix.MSG_DONTWAIT, 0, 0)
+	r.used = 0
+	// A raw call does not tell the scheduler: it does not block, and copies no
+	// more than groBatch slots.
+	n, _, err := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.batch), unix.MSG_DONTWAIT, 0, 0)
 	if err != 0 {
 		return nil
 	}
 	afterReceive()
 	r.out = r.out[:0]
-	r.batch = burstSize
+	r.batch, r.used = burstSize, int(n)
 	for i := range int(n) {
 		s.slot(i, dst)
 	}
@@ -131,7 +142,7 @@ func (s *socket) datagram(d *bth.Datagram, data []byte, guess uint16, truncated 
 		return guess
 	}
 	d.Data = data
-	if !s.stats.acceptNear(d, guess) {
+	if !s.stats.acceptNear(d, &s.rx.crc, guess) {
 		return guess
 	}
 	s.rx.out = append(s.rx.out, *d)

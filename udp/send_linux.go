@@ -13,13 +13,17 @@ import (
 // kernel cuts apart again; each frame is header, payload and trailer, gathered
 // from where they lie.
 type sendRing struct {
-	msgs  [burstSize]mmsghdr
-	runs  [burstSize]int // frames per message
-	iovs  [3 * burstSize]unix.Iovec
-	names [burstSize]unix.RawSockaddrInet6
-	ctrl  [burstSize][ctrlSpace]byte
-	fds   [burstSize]int // the socket of each message
+	msgs  [sendBurst]mmsghdr
+	runs  [sendBurst]int // frames per message
+	iovs  [3 * sendBurst]unix.Iovec
+	names [sendBurst]unix.RawSockaddrInet6
+	ctrl  [sendBurst][ctrlSpace]byte
+	fds   [sendBurst]int // the socket of each message
+	crc   bth.HeaderCRC
 }
+
+// sendBurst is how many packets are prepared at a time.
+const sendBurst = 256
 
 // ctrlSpace holds three control messages of up to an int each.
 const ctrlSpace = 3 * 24
@@ -33,13 +37,13 @@ func (t *sendRing) init() {
 // Send implements Link.
 func (s *socket) Send(b *bth.Burst) {
 	for frames := b.Frames(); len(frames) > 0; {
-		n := min(len(frames), burstSize)
+		n := min(len(frames), sendBurst)
 		s.sendFrames(frames[:n])
 		frames = frames[n:]
 	}
 }
 
-// sendFrames sends at most burstSize frames. Where the kernel refuses to
+// sendFrames sends at most sendBurst frames. Where the kernel refuses to
 // segment, they are sealed again and sent one by one: a packet on its own has
 // another IPv4 identification.
 func (s *socket) sendFrames(frames []bth.Frame) {
@@ -63,7 +67,7 @@ func (s *socket) prepare(frames []bth.Frame) (messages int) {
 		first := len(iovs)
 		for k := range n {
 			f := &frames[i+k]
-			f.Seal(uint16(k))
+			f.SealWith(&t.crc, uint16(k))
 			iovs = appendFrame(iovs, f)
 		}
 		t.runs[messages] = n

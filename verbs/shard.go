@@ -53,7 +53,7 @@ func newShard(d *Device, index int, link udp.Link) *shard {
 }
 
 // sendBurst is how many packets are sent at a time.
-const sendBurst = 64
+const sendBurst = 256
 
 // lock makes the caller the owner, ahead of callers that poll.
 func (s *shard) lock() {
@@ -177,7 +177,7 @@ func (s *shard) drive(now time.Duration) (busy bool) {
 }
 
 // transmitRounds bounds the bursts sent without looking at what arrives.
-const transmitRounds = 4
+const transmitRounds = 2
 
 // transmit sends what the engine has; it returns false when more is left.
 func (s *shard) transmit(now time.Duration) (drained bool) {
