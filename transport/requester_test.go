@@ -94,10 +94,10 @@ func TestRequesterReservesPSNsOfResponses(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.1.2 and 8.1 item 1: inside a message AckReq comes at least every 32
+// IBA 9.7.5.1.2 and 8.1 item 1: inside a message AckReq comes at least every 64
 // packets, or every quarter of a smaller window.
 func TestRequesterLongMessageAsksForAckBetween(t *testing.T) {
-	for _, row := range []struct{ window, every int }{{256, 32}, {128, 32}, {64, 16}, {16, 4}, {4, 1}, {1, 1}} {
+	for _, row := range []struct{ window, every int }{{512, 64}, {256, 64}, {128, 32}, {64, 16}, {16, 4}, {4, 1}, {1, 1}} {
 		t.Run(fmt.Sprintf("window=%d", row.window), func(t *testing.T) {
 			play(t, setup{window: row.window}, func(s *script) {
 				const packets = 100

@@ -132,14 +132,21 @@ func Open(c Config) (*Device, error) {
 		d.shards = append(d.shards, newShard(d, i, l))
 	}
 	d.startWatch()
+	if c.Polled || d.watch == nil {
+		close(d.watchEnded)
+	}
 	random := newRandom()
 	d.keys = mr.NewTable(c.MaxMR, random)
 	for _, s := range d.shards {
-		d.startShard(s, random)
+		if err := d.startShard(s, random); err != nil {
+			if !c.Polled && d.watch != nil {
+				close(d.watchEnded) // it has not begun
+			}
+			_ = d.Close()
+			return nil, err
+		}
 	}
-	if c.Polled || d.watch == nil {
-		close(d.watchEnded)
-	} else {
+	if !c.Polled && d.watch != nil {
 		go d.watchLoop(d.watch)
 	}
 	return d, nil
@@ -190,7 +197,7 @@ func oneAtATime(tap udp.Tap) udp.Tap {
 	}
 }
 
-func (d *Device) startShard(s *shard, random func() uint32) {
+func (d *Device) startShard(s *shard, random func() uint32) (err error) {
 	info := s.link.Info()
 	congest := d.cfg.Congestion
 	if congest == nil {
@@ -202,10 +209,14 @@ func (d *Device) startShard(s *shard, random func() uint32) {
 		MaxQP: d.cfg.MaxQP, PortMTU: d.ActiveMTU(), Shard: s.index, Shards: len(d.shards),
 	})
 	if d.cfg.Polled {
-		close(s.loopEnded)
-	} else {
-		go s.loop()
+		return nil
 	}
+	if s.guard, err = newGuard(); err != nil {
+		return fmt.Errorf("verbs: cannot create a timer: %w", err)
+	}
+	s.loopEnded = make(chan struct{})
+	go s.loop()
+	return nil
 }
 
 func (c *Config) fill() {
@@ -244,7 +255,9 @@ func (d *Device) Close() error {
 	}
 	for _, s := range d.shards {
 		s.link.Wake()
-		<-s.loopEnded
+		if s.loopEnded != nil {
+			<-s.loopEnded
+		}
 	}
 	d.stopWatch()
 	var err error
@@ -267,6 +280,9 @@ const closeStep = 50 * time.Microsecond
 func (d *Device) shut() {
 	for _, s := range d.shards {
 		s.closed = true
+		if s.guard != nil {
+			s.guard.arm(1)
+		}
 	}
 	close(d.stop)
 }

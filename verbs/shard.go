@@ -35,20 +35,23 @@ type shard struct {
 	// loop stands by meanwhile and looks again when that time has passed.
 	leased   atomic.Int64
 	lastPoll time.Duration
+	// How many packets the last look at the link found, and until when not to
+	// look again.
+	received   int
+	quietUntil time.Duration
 	// A caller that waits on a completion queue drives until it returns.
 	held     atomic.Bool
 	heldIdle atomic.Bool // and is asleep
-	standby  atomic.Bool // the loop sleeps until takeOver
-	takeOver chan struct{}
+	guard    *guard      // wakes the loop when no caller drives any more
+	armed    time.Duration
 
-	sleeping  atomic.Int64 // until when the driver sleeps, as a Duration; 0 awake
-	loopEnded chan struct{}
+	sleeping  atomic.Int64  // until when the driver sleeps, as a Duration; 0 awake
+	loopEnded chan struct{} // nil without a loop
 }
 
 func newShard(d *Device, index int, link udp.Link) *shard {
 	return &shard{
 		dev: d, index: index, link: link, burst: bth.NewBurst(sendBurst, 4096),
-		takeOver: make(chan struct{}, 1), loopEnded: make(chan struct{}),
 	}
 }
 
@@ -76,6 +79,7 @@ const maxIdle = time.Hour
 func (s *shard) loop() {
 	lockLoopThread()
 	defer close(s.loopEnded)
+	defer s.guard.close()
 	spin := s.dev.cfg.Spin
 	lastBusy := time.Duration(0)
 	for {
@@ -119,32 +123,20 @@ func (s *shard) callersDrive() bool {
 	return until != 0 && int64(s.dev.now()) < until
 }
 
-// The loop looks again this often while a caller polls, and while one waits: who
-// returns from a wait calls it if it sleeps for long.
+// guardAfter is when the loop looks whether callers still drive; a caller that
+// polls puts that off every rearmAfter.
 const (
-	standByPolled = 500 * time.Microsecond
-	standByHeld   = 50 * time.Millisecond
+	guardAfter = 500 * time.Microsecond
+	rearmAfter = 200 * time.Microsecond
 )
 
-// standBy sleeps until it is time to see whether callers still drive.
+// standBy sleeps until it is time to see whether callers still drive: a caller
+// that polls puts the time off, one that waits sets it when it returns.
 func (s *shard) standBy() {
-	long := s.held.Load()
-	wait := standByPolled
-	if long {
-		wait = standByHeld
+	if !s.held.Load() {
+		s.guard.arm(guardAfter)
 	}
-	s.standby.Store(long)
-	if long && !s.held.Load() {
-		wait = standByPolled // it went just now, and may not have seen the flag
-	}
-	t := time.NewTimer(wait)
-	select {
-	case <-s.takeOver:
-	case <-t.C:
-	case <-s.dev.stop:
-	}
-	t.Stop()
-	s.standby.Store(false)
+	s.guard.wait()
 }
 
 // idleFor returns how long nothing has to be done unless packets arrive.
@@ -164,6 +156,7 @@ func (s *shard) idleFor() time.Duration {
 // caller owns the shard.
 func (s *shard) drive(now time.Duration) (busy bool) {
 	in := s.link.Receive()
+	s.received = len(in)
 	if s.strays.shards > 1 {
 		in = s.sort(in)
 	}
@@ -239,25 +232,52 @@ func (s *shard) poll() bool {
 		}
 	} else if now-s.lastPoll < lease {
 		s.leased.Store(int64(now + lease))
+		if now-s.armed > rearmAfter {
+			s.armed = now
+			s.guard.arm(guardAfter)
+		}
 	}
 	s.lastPoll = now
-	return s.drive(now)
+	if now < s.quietUntil {
+		return s.engine.Pending() && !s.transmit(now)
+	}
+	busy := s.drive(now)
+	if s.received >= bulk {
+		s.quietUntil = now + bulkPause
+	}
+	return busy
 }
+
+// When much arrives at once, a caller that polls leaves the socket alone for a
+// moment: looking at it without pause keeps the sender's processor from filling
+// it, and each look finds less.
+const (
+	bulk      = 8 // packets
+	bulkPause = 10 * time.Microsecond
+)
 
 // hold makes the caller the driver for as long as it waits. It fails when
 // another caller is already.
-func (s *shard) hold() bool { return s.held.CompareAndSwap(false, true) }
+func (s *shard) hold() bool {
+	return s.held.CompareAndSwap(false, true)
+}
 
 // release ends hold. The caller is likely to poll, post or wait again at once;
 // the loop looks a little later.
 func (s *shard) release() {
 	if !s.dev.cfg.Polled {
-		s.leased.Store(int64(s.dev.now() + lease))
+		s.mu.Lock()
+		now := s.dev.now()
+		s.leased.Store(int64(now + lease))
+		s.lastPoll, s.armed = now, now
+		s.held.Store(false)
+		if !s.closed {
+			s.guard.arm(guardAfter)
+		}
+		s.mu.Unlock()
+		return
 	}
 	s.held.Store(false)
-	if s.standby.Load() {
-		signal(s.takeOver)
-	}
 }
 
 // sleep blocks a holder until packets arrive, a timer is due, or it is woken, at
