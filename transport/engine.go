@@ -57,7 +57,12 @@ type Engine struct {
 	timers   timers
 	groups   map[netip.Addr][]*QP // multicast
 	finished []*QP                // UC and UD pairs with requests that the last burst took
+	owing    []*QP                // pairs whose ACK was held back
 	Counters Counters
+
+	// HoldACKs makes Transmit leave lone acknowledgements for a later call: the
+	// caller has a request to send at once and will soon call again.
+	HoldACKs bool
 
 	in  bth.Packet // the packet being received
 	out bth.Packet // the packet being built
@@ -258,13 +263,14 @@ func (e *Engine) Deadline() (at time.Duration, ok bool) {
 }
 
 // Pending reports whether Transmit may have something to send.
-func (e *Engine) Pending() bool { return e.ready.n > 0 || len(e.finished) > 0 }
+func (e *Engine) Pending() bool { return e.ready.n > 0 || len(e.finished) > 0 || len(e.owing) > 0 }
 
 // Transmit fills the burst with the next packets of the ready pairs, in turn.
 // When it leaves room, nothing is left to send for now. The caller has sent the
 // burst of the call before: UC and UD requests complete by that.
 func (e *Engine) Transmit(now time.Duration, b *bth.Burst) {
 	e.finishSent()
+	e.payACKs()
 	for b.Free() > 0 {
 		q := e.ready.pop()
 		if q == nil {
@@ -277,18 +283,51 @@ func (e *Engine) Transmit(now time.Duration, b *bth.Burst) {
 	}
 }
 
+// payACKs makes the pairs ready whose ACK was held back.
+func (e *Engine) payACKs() {
+	if e.HoldACKs {
+		return
+	}
+	for i, q := range e.owing {
+		q.owing, e.owing[i] = false, nil
+		e.ready.push(q)
+	}
+	e.owing = e.owing[:0]
+}
+
 // transmit sends up to a quota of q's packets, answers first: a peer waits for
-// them. It reports whether there may be more.
+// them. An ACK alone goes last: it is shorter than what it follows, and a link
+// that sends runs of packets can append it. transmit reports whether there may
+// be more.
 func (e *Engine) transmit(now time.Duration, q *QP, b *bth.Burst) (more bool) {
+	last := q.rsp.queue.onlyACK()
 	for range quota {
-		if b.Free() == 0 {
+		switch {
+		case b.Free() == 0:
 			return true
-		}
-		if !e.sendNext(now, q, b) {
+		case last && e.sendRequest(now, q, b):
+		case last && e.HoldACKs:
+			e.owe(q)
+			return false
+		case last:
+			e.sendResponse(q, b)
+			return false
+		case !e.sendNext(now, q, b):
 			return false
 		}
 	}
+	if last && b.Free() > 0 {
+		e.sendResponse(q, b)
+	}
 	return true
+}
+
+// owe holds q's ACK back.
+func (e *Engine) owe(q *QP) {
+	if !q.owing {
+		q.owing = true
+		e.owing = append(e.owing, q)
+	}
 }
 
 func (e *Engine) sendNext(now time.Duration, q *QP, b *bth.Burst) bool {

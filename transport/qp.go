@@ -25,6 +25,7 @@ type QP struct {
 	commEst   bool // COMM_EST was raised
 	drained   bool // SQ_DRAINED was raised since SQD was entered
 	queued    bool
+	owing     bool // in Engine.owing
 	nextReady *QP
 	sentAll   bool // in Engine.finished
 	wakeAt    time.Duration

@@ -56,6 +56,11 @@ func (u *responseQueue) at(i int) *response { return &u.ring[(u.head+i)%len(u.ri
 func (u *responseQueue) full() bool      { return u.answers >= u.limit }
 func (u *responseQueue) fullAgain() bool { return u.repeats >= u.limit }
 
+// onlyACK reports whether a positive acknowledgement is all there is to send.
+func (u *responseQueue) onlyACK() bool {
+	return u.n == 1 && u.at(0).kind == ackKind && u.at(0).syndrome.Kind() == bth.KindACK
+}
+
 func (u *responseQueue) push(v response) {
 	u.n++
 	*u.at(u.n - 1) = v

@@ -89,19 +89,44 @@ func (s *socket) receiveFrom(fd int, dst netip.Addr) []bth.Datagram {
 		r.reset(i)
 	}
 	r.used = 0
-	// A raw call does not tell the scheduler: it does not block, and copies no
-	// more than groBatch slots.
-	n, _, err := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.batch), unix.MSG_DONTWAIT, 0, 0)
-	if err != 0 {
+	n := r.call(fd)
+	if n == 0 {
+		r.batch = 1
 		return nil
 	}
 	afterReceive()
 	r.out = r.out[:0]
-	r.batch, r.used = burstSize, int(n)
-	for i := range int(n) {
+	r.used = n
+	runs := s.stats[rxCoalesced]
+	for i := range n {
 		s.slot(i, dst)
 	}
+	switch {
+	case s.stats[rxCoalesced] != runs:
+		r.batch = groBatch
+	case n == r.batch || n > 1:
+		r.batch = burstSize
+	}
 	return r.out
+}
+
+// call receives up to r.batch messages and returns their number. Raw calls do
+// not tell the scheduler: this one does not block, and copies no more than
+// groBatch slots.
+func (r *receiveRing) call(fd int) int {
+	if r.batch > 1 {
+		n, _, err := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.batch), unix.MSG_DONTWAIT, 0, 0)
+		if err != 0 {
+			return 0
+		}
+		return int(n)
+	}
+	n, _, err := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0].hdr)), unix.MSG_DONTWAIT)
+	if err != 0 {
+		return 0
+	}
+	r.msgs[0].n = uint32(n)
+	return 1
 }
 
 // slot turns slot i into the datagrams that it holds: one, or the equal pieces
@@ -124,7 +149,6 @@ func (s *socket) slot(i int, dst netip.Addr) {
 		return
 	}
 	s.stats[rxCoalesced]++
-	r.batch = groBatch
 	guess := uint16(0)
 	for len(data) > 0 {
 		n := min(piece, len(data))

@@ -30,15 +30,13 @@ type shard struct {
 	// What is posted behind unanswered packets, while a caller polls, is not
 	// sent at once: the next poll, or the loop, sends it with what gathers.
 	deferred int
+	// owing: a poll has left answers to the next call.
+	owing bool
 
 	// Until when a caller is taken for the driver: it polled a moment ago. The
 	// loop stands by meanwhile and looks again when that time has passed.
 	leased   atomic.Int64
 	lastPoll time.Duration
-	// How many packets the last look at the link found, and until when not to
-	// look again.
-	received   int
-	quietUntil time.Duration
 	// A caller that waits on a completion queue drives until it returns.
 	held     atomic.Bool
 	heldIdle atomic.Bool // and is asleep
@@ -95,6 +93,7 @@ func (s *shard) loop() {
 			s.mu.Unlock()
 			continue
 		}
+		s.leased.Store(0)
 		now := s.dev.now()
 		busy := s.drive(now)
 		if busy {
@@ -155,8 +154,14 @@ func (s *shard) idleFor() time.Duration {
 // reports whether there was anything to receive or more is to be sent. The
 // caller owns the shard.
 func (s *shard) drive(now time.Duration) (busy bool) {
+	n := s.receive(now)
+	return !s.transmit(now) || n > 0
+}
+
+// receive handles a burst and the timers that are due. It returns how many
+// packets there were.
+func (s *shard) receive(now time.Duration) int {
 	in := s.link.Receive()
-	s.received = len(in)
 	if s.strays.shards > 1 {
 		in = s.sort(in)
 	}
@@ -166,7 +171,7 @@ func (s *shard) drive(now time.Duration) (busy bool) {
 	if at, ok := s.engine.Deadline(); ok && at <= now {
 		s.engine.Timers(now)
 	}
-	return !s.transmit(now) || len(in) > 0
+	return len(in)
 }
 
 // transmitRounds bounds the bursts sent without looking at what arrives.
@@ -174,16 +179,17 @@ const transmitRounds = 2
 
 // transmit sends what the engine has; it returns false when more is left.
 func (s *shard) transmit(now time.Duration) (drained bool) {
-	s.deferred = 0
+	s.deferred, s.owing = 0, false
 	for range transmitRounds {
 		if !s.engine.Pending() {
 			return true
 		}
 		s.burst.Reset()
 		s.engine.Transmit(now, s.burst)
-		if len(s.burst.Frames()) > 0 {
-			s.link.Send(s.burst)
+		if len(s.burst.Frames()) == 0 {
+			break
 		}
+		s.link.Send(s.burst)
 	}
 	return !s.engine.Pending()
 }
@@ -194,10 +200,18 @@ const maxDeferred = 32
 // posted finishes a post of send work requests to q: they are sent now, unless
 // a polling caller will be back soon and q has packets under way anyway.
 func (s *shard) posted(q *transport.QP, n int) {
-	if s.deferred += n; s.deferred < maxDeferred && s.leased.Load() != 0 && q.InFlight() {
+	if s.leased.Load() == 0 {
+		s.after(s.dev.now())
 		return
 	}
+	if s.deferred += n; s.deferred < maxDeferred && q.InFlight() {
+		return
+	}
+	// The next poll sends the acknowledgements: they would only hold up the
+	// request.
+	s.engine.HoldACKs = true
 	s.after(s.dev.now())
+	s.engine.HoldACKs = false
 }
 
 // after finishes a call that gave the engine work: send it now, and wake the
@@ -220,10 +234,12 @@ func (s *shard) poll() bool {
 	if s.waiters.Load() > 0 || !s.mu.TryLock() {
 		return true
 	}
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
+	busy := !s.closed && s.pollOwned()
+	s.mu.Unlock()
+	return busy
+}
+
+func (s *shard) pollOwned() bool {
 	now := s.dev.now()
 	if s.dev.cfg.Polled {
 		s.leased.Store(1) // there is no loop: whoever posts will poll
@@ -231,30 +247,30 @@ func (s *shard) poll() bool {
 			s.dev.pollWatch(now)
 		}
 	} else if now-s.lastPoll < lease {
-		s.leased.Store(int64(now + lease))
+		if now-time.Duration(s.leased.Load()) > -lease/2 {
+			s.leased.Store(int64(now + lease))
+		}
 		if now-s.armed > rearmAfter {
 			s.armed = now
 			s.guard.arm(guardAfter)
 		}
 	}
 	s.lastPoll = now
-	if now < s.quietUntil {
-		return s.engine.Pending() && !s.transmit(now)
+	if n := s.receive(now); n > 0 && n <= few && !s.owing {
+		// The caller is likely to answer: what it posts goes out together with
+		// the acknowledgement. If it does not, it polls again.
+		s.owing = true
+		return true
+	} else if s.engine.Pending() {
+		return !s.transmit(now) || n > 0
+	} else {
+		return n > 0
 	}
-	busy := s.drive(now)
-	if s.received >= bulk {
-		s.quietUntil = now + bulkPause
-	}
-	return busy
 }
 
-// When much arrives at once, a caller that polls leaves the socket alone for a
-// moment: looking at it without pause keeps the sender's processor from filling
-// it, and each look finds less.
-const (
-	bulk      = 8 // packets
-	bulkPause = 10 * time.Microsecond
-)
+// few is how many packets may arrive in one poll for it to leave the answers to
+// the next call.
+const few = 2
 
 // hold makes the caller the driver for as long as it waits. It fails when
 // another caller is already.
