@@ -195,7 +195,7 @@ func (s *shard) transmit(now time.Duration) (drained bool) {
 }
 
 // maxDeferred bounds the work requests that wait for company.
-const maxDeferred = 32
+const maxDeferred = 64
 
 // posted finishes a post of send work requests to q: they are sent now, unless
 // a polling caller will be back soon and q has packets under way anyway.
