@@ -105,7 +105,7 @@ func (e *Engine) nak(now time.Duration, q *QP, p *bth.Packet) {
 	switch r.cause = RetransmittedNAK; {
 	case !r.wentBack:
 		e.goBack(now, q)
-	case r.rtt.later(now): // what was resent has been lost too
+	case !r.coarse && r.rtt.later(now): // what was resent has been lost too
 		e.goBackFree(now, q)
 	}
 }

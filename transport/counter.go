@@ -10,6 +10,7 @@ const (
 	RcvdPkts                               // packets that passed all checks before protocol state
 	SentBytes                              // UDP payload of sent_pkts
 	RcvdBytes                              // UDP payload of rcvd_pkts
+	ReorderedPkts                          // request packets that came early and were kept
 	DuplicateRequest                       // request PSNs behind the expected one
 	OutOfSequence                          // gaps seen: sequence NAKs sent, and UC messages begun after a loss
 	PacketSeqErr                           // sequence NAKs received
@@ -65,7 +66,7 @@ const (
 
 var counterNames = [numCounters]string{
 	SentPkts: "sent_pkts", RcvdPkts: "rcvd_pkts", SentBytes: "sent_bytes", RcvdBytes: "rcvd_bytes",
-	DuplicateRequest: "duplicate_request", OutOfSequence: "out_of_sequence",
+	ReorderedPkts: "reordered_pkts", DuplicateRequest: "duplicate_request", OutOfSequence: "out_of_sequence",
 	PacketSeqErr: "packet_seq_err", ImpliedNAKSeqErr: "implied_nak_seq_err",
 	RcvdRNR: "rcvd_rnr_err", SentRNR: "send_rnr_err", LocalAckTimeout: "local_ack_timeout_err",
 	RetransmittedNAK: "retransmitted_nak", RetransmittedTimeout: "retransmitted_timeout", RetransmittedProbe: "retransmitted_probe",

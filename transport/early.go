@@ -17,7 +17,7 @@ import (
 // startEarlyTimer starts to wait for a sign of life.
 func (r *requester) startEarlyTimer(now time.Duration) {
 	r.earlyTimer = never
-	if d := r.rtt.silence(r.early); d != 0 && r.una.Before(r.next) {
+	if d := r.rtt.silence(r.early); d != 0 && !r.coarse && r.una.Before(r.next) {
 		r.earlyTimer = now + d
 	}
 }

@@ -91,6 +91,7 @@ func (q *QP) adjust(mask qp.AttrMask) {
 func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 	switch q.Attr.State {
 	case qp.Reset:
+		e.dropAhead(q)
 		q.reset()
 	case qp.RTR:
 		if q.Type.Connected() {
@@ -99,7 +100,7 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 		q.rsp.start(&q.Attr)
 	case qp.RTS:
 		if from == qp.RTR {
-			q.req.start(&q.Attr, q.ctl.Window())
+			q.req.start(&q.Attr, q.ctl.Window(), e.cfg.Recovery)
 		}
 	case qp.SQD:
 		q.drained = false
@@ -159,6 +160,7 @@ func (e *Engine) failSend(q *QP) {
 // (IBA 10.3.1.7).
 func (e *Engine) flush(q *QP) {
 	e.flushSend(q)
+	e.dropAhead(q)
 	if q.SRQ != nil && !q.rsp.lastWQE {
 		// The pair takes nothing more from its SRQ (IBA 11.6.3.2).
 		q.rsp.lastWQE = true

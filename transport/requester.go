@@ -41,6 +41,7 @@ type requester struct {
 	rtt        roundTrip
 	earlyTimer time.Duration
 	early      uint8 // expiries in a row
+	coarse     bool  // GoBackN: never
 	tailProbe  bool  // the last packet in flight is to be sent once more
 
 	cause         Counter // why packets are being resent
@@ -57,11 +58,11 @@ type requester struct {
 // the window.
 const ackInterval = 32
 
-func (r *requester) start(a *qp.Attr, window int) {
+func (r *requester) start(a *qp.Attr, window int, how Recovery) {
 	*r = requester{
 		una: a.SQPSN, next: a.SQPSN, max: a.SQPSN, cur: r.cur,
 		retries: a.RetryCount, rnrRetries: a.RNRRetry,
-		ackTimer: never, rnrTimer: never, earlyTimer: never, cause: RetransmittedNAK,
+		ackTimer: never, rnrTimer: never, earlyTimer: never, cause: RetransmittedNAK, coarse: how == GoBackN,
 	}
 	// A long READ is asked for in pieces, each a READ request of its own, so
 	// that its responses never exceed the window. Two pieces overlap if the
