@@ -12,7 +12,7 @@ import (
 // response handles an answer to one of our requests (IBA 9.7.5, 9.7.6).
 func (e *Engine) response(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.req
-	if !e.plausible(q, p, info) {
+	if info.Op != bth.OpSelectiveAck && !e.plausible(q, p, info) {
 		e.Counters[DropStaleResponse]++
 		if info.Op == bth.OpReadResponse {
 			e.answerAgain(q, p.PSN)
@@ -26,6 +26,8 @@ func (e *Engine) response(now time.Duration, q *QP, p *bth.Packet, info *bth.Inf
 		e.atomicAck(now, q, p)
 	case bth.OpAcknowledge:
 		e.acknowledge(now, q, p)
+	case bth.OpSelectiveAck:
+		e.selectiveAck(now, q, p)
 	}
 	if q.Attr.State == qp.Err {
 		return
@@ -208,6 +210,9 @@ func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 	r := &q.req
 	if r.score != nil {
 		r.score.clear(was, r.una)
+	}
+	if r.offers == 0 {
+		e.offer(q)
 	}
 	r.retries, r.rnrRetries = q.Attr.RetryCount, q.Attr.RNRRetry
 	r.wentBack, r.probing, r.tailProbe, r.timeouts, r.early = false, false, false, 0, 0

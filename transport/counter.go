@@ -50,6 +50,9 @@ const (
 	DropState                              // the pair's state does not take it
 	DropAddress                            // not from the peer's address to ours
 	DropPKey                               // other partition
+	SentSelectiveAcks                      // selective acknowledgements sent
+	RcvdSelectiveAcks                      // and received
+	DropSelectiveAck                       // one that is malformed, or from a peer that was offered none
 	DropStaleResponse                      // answer to nothing outstanding
 	DropUnexpectedResponse                 // answer of the wrong kind; the pair fails
 	DropRNRWait                            // sequence NAK while waiting after an RNR NAK
@@ -78,6 +81,7 @@ var counterNames = [numCounters]string{
 	CNPHandled: "rp_cnp_handled", CERcvd: "np_ecn_marked_roce_packets", CQOverflow: "cq_overflow",
 	DropTruncated: "drop_truncated", DropOpcode: "drop_unknown_opcode", DropVersion: "drop_bad_tver", DropPad: "drop_bad_pad", DropPayload: "drop_unexpected_payload",
 	DropQPN: "drop_unknown_qpn", DropTransport: "drop_wrong_transport", DropState: "drop_qp_state", DropAddress: "drop_wrong_address", DropPKey: "drop_bad_pkey",
+	SentSelectiveAcks: "sent_selective_acks", RcvdSelectiveAcks: "rcvd_selective_acks", DropSelectiveAck: "drop_selective_ack",
 	DropStaleResponse: "drop_stale_response", DropUnexpectedResponse: "drop_unexpected_response", DropRNRWait: "drop_after_rnr",
 	DropOutOfSequence: "drop_out_of_sequence", DropDuplicate: "drop_duplicate", DropReservedNAK: "drop_reserved_syndrome",
 	DropQKey: "drop_bad_qkey", DropNoRecv: "drop_no_receive", DropUCSequence: "drop_uc_out_of_sequence", DropUCRefused: "drop_uc_refused",

@@ -174,6 +174,7 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 		return
 	}
 	e.countReceived(d)
+	q.hinted = d.SrcPort == bth.Port
 	switch {
 	case info.Transport == bth.CNPClass:
 		e.Counters[CNPHandled]++

@@ -22,6 +22,7 @@ type QP struct {
 	req  requester
 	rsp  responder
 
+	hinted    bool // the peer's packets come from port 4791: see offer
 	commEst   bool // COMM_EST was raised
 	drained   bool // SQ_DRAINED was raised since SQD was entered
 	queued    bool
@@ -43,7 +44,7 @@ func (q *QP) reset() {
 	q.req = requester{ackTimer: never, rnrTimer: never, earlyTimer: never}
 	q.rsp = responder{nakTimer: never}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
-	q.commEst, q.drained = false, false
+	q.hinted, q.commEst, q.drained = false, false, false
 	q.req.cur = q.SQ.Head()
 }
 

@@ -98,6 +98,7 @@ func (e *Engine) ahead(now time.Duration, q *QP, p *bth.Packet, d *bth.Datagram)
 		e.Counters[DropOutOfSequence]++
 		return
 	}
+	newGap := r.ahead != nil && r.ahead.high.Next().Before(p.PSN)
 	again := r.ahead.has(p.PSN) && p.PSN.Sub(r.expect) < reorderSpan
 	if again {
 		e.Counters[DropDuplicate]++
@@ -109,7 +110,11 @@ func (e *Engine) ahead(now time.Duration, q *QP, p *bth.Packet, d *bth.Datagram)
 	// requester has gone back: what it resent first should have come before.
 	wentBack := again && !r.ahead.last.Before(p.PSN)
 	r.ahead.last = p.PSN
-	if r.early++; wentBack && r.quiet && r.tolerance == 0 {
+	if r.early++; r.selective {
+		e.tellEarly(now, q, p, newGap)
+		return
+	}
+	if wentBack && r.quiet && r.tolerance == 0 {
 		r.quiet = false
 		e.Counters[NAKRepeated]++
 	}

@@ -44,6 +44,9 @@ type requester struct {
 	coarse     bool  // GoBackN: never
 	tailProbe  bool  // the last packet in flight is to be sent once more
 
+	selective, offering bool // see offer
+	offers              uint8
+
 	score  *scoreboard // nil until something is answered out of order
 	repair bool        // lost answers have to be asked for
 	// lastRepair is the first PSN of the last ones, repaired its first answer.
@@ -89,7 +92,7 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	if r.tailProbe && e.sendTailProbe(now, q, b) {
 		return true
 	}
-	if r.repair && e.sendRepair(now, q, b) {
+	if r.offering && e.sendOffer(q, b) || r.repair && e.sendRepair(now, q, b) {
 		return true
 	}
 	if r.failed != 0 && r.cur == r.failedAt || !e.doLocal(q) {
@@ -323,7 +326,7 @@ func (e *Engine) moveOn(q *QP, w *qp.SendWQE, n int) {
 func (r *requester) startAckTimer(now time.Duration, a *qp.Attr) {
 	r.ackTimer = never
 	r.startEarlyTimer(now)
-	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.next) {
+	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.max) {
 		r.ackTimer = now + t<<min(r.timeouts, 2)
 	}
 }
@@ -350,6 +353,7 @@ func (e *Engine) goBackFree(now time.Duration, q *QP) {
 	r.rtt.again(now)
 	e.rewind(q)
 	r.startEarlyTimer(now)
+	e.offer(q)
 }
 
 // rewind sets next to una.
@@ -369,6 +373,7 @@ func (e *Engine) expire(now time.Duration, q *QP) {
 	if r.ackTimer <= now {
 		e.Counters[LocalAckTimeout]++
 		r.cause = RetransmittedTimeout
+		r.forget()
 		e.goBack(now, q)
 		r.wentBack = false // a NAK for what is resent now is news
 		r.probing = true

@@ -30,6 +30,8 @@ type responder struct {
 	toleratedAt uint64         // got when the tolerance was changed
 	askedFor    bth.PSN        // the packet of the last sequence NAK
 	asked       bool           // for the first time
+	selective   bool           // the peer understands selective acknowledgements
+	confirm     bool           // the next ACK has to be one
 	notReady    bool           // an RNR NAK was sent for the expected packet
 
 	msg      message
@@ -144,7 +146,7 @@ func (e *Engine) sendNAK(now time.Duration, q *QP) {
 	// since. So one goes ahead of the NAK, but never for a READ or an atomic: its
 	// own answer shows progress, and if that is lost, rxe takes an ACK with the same
 	// PSN for it and completes the work request without its data.
-	if last := r.expect.Add(-1); r.got != r.gotAtNAK && r.replay.find(last) == nil {
+	if last := r.expect.Add(-1); !r.selective && r.got != r.gotAtNAK && r.replay.find(last) == nil {
 		r.queue.ack(last, r.msn)
 		r.gotAtNAK = r.got
 	}
@@ -539,6 +541,7 @@ func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
 	r.quiet = false
 	switch info.Op {
 	case bth.OpSend, bth.OpWrite:
+		e.offered(q, p)
 		r.queue.ack(r.ackedUpTo(p.PSN), r.msn)
 	case bth.OpRead:
 		e.repeatRead(q, p)

@@ -21,8 +21,10 @@ type scoreboard struct {
 	// the answer to anything from there on tells that the resent one is lost too.
 	mark [sendSpan]uint32
 
-	// heard: the peer has executed everything before it.
-	heard bth.PSN
+	// heard: the peer has executed everything before it. seen: it has told what
+	// it has of the packets before it, and that it has this one.
+	heard, seen bth.PSN
+	reported    int // the peer's tolerance
 	// tolerance is how many PSNs an answer may be late without being lost.
 	tolerance int
 }
@@ -61,11 +63,15 @@ func (b *scoreboard) clear(from, to bth.PSN) {
 // lost reports whether the answer to a PSN has to be given up when those up to
 // before heard have come.
 func (b *scoreboard) lost(psn, heard bth.PSN) bool {
-	if b.has(psn) || heard.Sub(psn) <= b.tolerance {
+	return b.lostBefore(psn, heard, b.tolerance)
+}
+
+func (b *scoreboard) lostBefore(psn, seen bth.PSN, tolerance int) bool {
+	if b.has(psn) || seen.Sub(psn) <= tolerance {
 		return false
 	}
 	m := b.mark[psn.Value()%sendSpan]
-	return m == 0 || heard.Sub(bth.NewPSN(m)) > b.tolerance
+	return m == 0 || seen.Sub(bth.NewPSN(m)) > tolerance
 }
 
 // resent marks a PSN; next is what will be sent for the first time next.
@@ -78,7 +84,7 @@ func (b *scoreboard) resent(psn, next bth.PSN) {
 // board returns the requester's scoreboard, a new one if need be.
 func (r *requester) board() *scoreboard {
 	if r.score == nil {
-		r.score = &scoreboard{heard: r.una}
+		r.score = &scoreboard{heard: r.una, seen: r.una}
 	}
 	return r.score
 }
@@ -98,6 +104,9 @@ func (r *requester) missing(w *qp.SendWQE, psn bth.PSN, n int) (off, rest int) {
 	b := r.score
 	if b == nil || r.next == r.max {
 		return 0, n
+	}
+	if psn == r.una { // it had come early, but then met an RNR NAK
+		b.clear(psn, psn.Next())
 	}
 	if !w.Op.Answered() && psn.Before(b.heard) {
 		return 0, 0
@@ -147,7 +156,9 @@ func (e *Engine) sendRepair(now time.Duration, q *QP, b *bth.Burst) bool {
 		r.score.resent(first.Add(i), r.max)
 	}
 	r.lastRepair = first
-	e.Counters[ImpliedNAKSeqErr]++
+	if w.Op.Answered() && first.Before(r.score.heard) {
+		e.Counters[ImpliedNAKSeqErr]++
+	}
 	if r.lossFrom.Before(r.una) || r.lossFrom == r.una { // once per window
 		r.lossFrom = r.max
 		q.ctl.Lost(now)
@@ -162,14 +173,17 @@ func (e *Engine) sendRepair(now time.Duration, q *QP, b *bth.Burst) bool {
 // nextLost finds the first n answers that are lost, from packet k of a work
 // request on.
 func (r *requester) nextLost(q *QP) (w *qp.SendWQE, k, n int) {
-	end := r.score.heard
+	end, seen := r.score.heard, r.score.seen
 	if limit := r.una.Add(sendSpan); limit.Before(end) {
 		end = limit
 	}
 	for c := q.SQ.Head(); c != q.SQ.Tail(); c++ {
 		w = q.SQ.At(c)
-		if w.Track.Packets == 0 || !w.Track.First.Before(end) {
+		if w.Track.Packets == 0 || !w.Track.First.Before(end) && !w.Track.First.Before(seen) {
 			break
+		}
+		if k, n = r.nextLostRequest(w); n > 0 {
+			return w, k, n
 		}
 		if !w.Op.Answered() {
 			continue
@@ -180,7 +194,9 @@ func (r *requester) nextLost(q *QP) (w *qp.SendWQE, k, n int) {
 			if k, n = r.lostIn(w, k, to); n > 0 {
 				return w, k, n
 			}
-			k = to
+			if k++; !r.selective {
+				k = to
+			}
 		}
 	}
 	return nil, 0, 0
@@ -199,6 +215,9 @@ func (r *requester) lostIn(w *qp.SendWQE, k, to int) (first, n int) {
 		return k, 0
 	}
 	for i := k; i < to; i++ {
+		if r.selective && b.has(w.Track.First.Add(i)) {
+			break // our own kind of responder answers any part
+		}
 		if b.lost(w.Track.First.Add(i), b.heard) {
 			n = i - k + 1
 		}
