@@ -11,7 +11,7 @@ import (
 	"github.com/goroce/goroce/qp"
 )
 
-// Config is what an engine is given. All fields are required.
+// Config is what an engine is given. All fields are required, Recovery may be 0.
 type Config struct {
 	// Local is the address that all packets leave from.
 	Local netip.Addr
@@ -27,6 +27,8 @@ type Config struct {
 	OnEvent func(Event)
 	// MaxQP bounds the number of queue pairs.
 	MaxQP int
+	// Recovery says how losses are repaired.
+	Recovery Recovery
 	// PortMTU is the longest payload of a datagram, in bytes.
 	PortMTU int
 	// Shard is the engine's place among Shards engines of one device, a power
@@ -64,9 +66,12 @@ type Engine struct {
 	// caller has a request to send at once and will soon call again.
 	HoldACKs bool
 
-	in  bth.Packet // the packet being received
-	out bth.Packet // the packet being built
-	grh [bth.GRHLen]byte
+	store packetStore
+
+	in   bth.Packet // the packet being received
+	held bth.Packet // an earlier one, whose turn has come
+	out  bth.Packet // the packet being built
+	grh  [bth.GRHLen]byte
 }
 
 // New returns an engine without queue pairs.
@@ -123,6 +128,7 @@ func (e *Engine) Destroy(q *QP) {
 		_, _ = e.Detach(q, g)
 	}
 	e.timers.remove(q)
+	e.dropAhead(q)
 	q.reset()
 	q.Attr.State = qp.Reset
 	q.Domain.Release()
@@ -184,12 +190,13 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 		return
 	}
 	e.countReceived(d)
+	q.hinted = bth.OwnSrcPort(d.SrcPort)
 	switch {
 	case info.Transport == bth.CNPClass:
 		e.Counters[CNPHandled]++
 		q.ctl.Notified(now)
 	case q.Type == qp.RC && info.Request:
-		e.request(q, p, info)
+		e.request(now, q, p, info, d)
 	case q.Type == qp.RC:
 		e.response(now, q, p, info)
 	case q.Type == qp.UC:

@@ -22,6 +22,7 @@ type QP struct {
 	req  requester
 	rsp  responder
 
+	hinted    bool // the peer's source port is one of ours: see offer
 	commEst   bool // COMM_EST was raised
 	drained   bool // SQ_DRAINED was raised since SQD was entered
 	queued    bool
@@ -41,10 +42,10 @@ func newQP(p *qp.Pair) *QP {
 // reset clears queues and protocol state, as RESET does.
 func (q *QP) reset() {
 	q.ClearQueues()
-	q.req = requester{ackTimer: never, rnrTimer: never}
-	q.rsp = responder{}
+	q.req = requester{ackTimer: never, rnrTimer: never, earlyTimer: never}
+	q.rsp = responder{nakTimer: never}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
-	q.commEst, q.drained = false, false
+	q.hinted, q.commEst, q.drained = false, false, false
 	q.req.cur = q.SQ.Head()
 }
 
@@ -92,6 +93,7 @@ func (q *QP) adjust(mask qp.AttrMask) {
 func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 	switch q.Attr.State {
 	case qp.Reset:
+		e.dropAhead(q)
 		q.reset()
 	case qp.RTR:
 		if q.Type.Connected() {
@@ -100,7 +102,7 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 		q.rsp.start(&q.Attr)
 	case qp.RTS:
 		if from == qp.RTR {
-			q.req.start(&q.Attr, q.ctl.Window())
+			q.req.start(&q.Attr, q.ctl.Window(), e.cfg.Recovery)
 		}
 	case qp.SQD:
 		q.drained = false
@@ -129,7 +131,9 @@ func (e *Engine) path(av qp.AddressVector, to bth.QPN) bth.Path {
 }
 
 // deadline returns the earlier of the pair's timers.
-func (q *QP) deadline() time.Duration { return min(q.req.ackTimer, q.req.rnrTimer) }
+func (q *QP) deadline() time.Duration {
+	return min(q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer)
+}
 
 // fail moves the pair to ERR and flushes everything. The completion of the work
 // request that failed has been pushed by the caller.
@@ -162,6 +166,7 @@ func (e *Engine) failSend(q *QP) {
 // (IBA 10.3.1.7).
 func (e *Engine) flush(q *QP) {
 	e.flushSend(q)
+	e.dropAhead(q)
 	if q.SRQ != nil && !q.rsp.lastWQE {
 		// The pair takes nothing more from its SRQ (IBA 11.6.3.2).
 		q.rsp.lastWQE = true
@@ -179,7 +184,7 @@ func (e *Engine) flush(q *QP) {
 }
 
 func (e *Engine) flushSend(q *QP) {
-	q.req.ackTimer, q.req.rnrTimer = never, never
+	q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer = never, never, never, never
 	for q.SQ.Len() > 0 {
 		w := q.SQ.At(q.SQ.Head())
 		e.pushSend(q, w, &cq.WC{Status: cq.WRFlushErr})

@@ -152,6 +152,9 @@ func (u *responseQueue) repeat(psn bth.PSN, msn bth.MSN, h bth.RETH, mtu int) bo
 			}
 			continue
 		}
+		if !v.endsWith(psn, h, mtu) {
+			continue // it has to go on where it is
+		}
 		*v = response{kind: readKind, psn: psn, msn: msn, reth: h, again: v.again}
 		return true
 	}
@@ -170,6 +173,11 @@ func (v *response) covers(psn bth.PSN, h bth.RETH, mtu int) bool {
 		h.VA == v.reth.VA+off && uint64(h.Length)+off <= uint64(v.reth.Length)
 }
 
+// endsWith reports whether the answer ends no later than one to h at psn.
+func (v *response) endsWith(psn bth.PSN, h bth.RETH, mtu int) bool {
+	return packets(uint64(v.reth.Length), mtu) <= psn.Sub(v.psn)+packets(uint64(h.Length), mtu)
+}
+
 // sendResponse sends the next packet that answers the peer. It returns false
 // when there is none.
 func (e *Engine) sendResponse(q *QP, b *bth.Burst) bool {
@@ -179,6 +187,11 @@ func (e *Engine) sendResponse(q *QP, b *bth.Burst) bool {
 	}
 	switch v := u.at(0); v.kind {
 	case ackKind:
+		if q.rsp.selectively(v.syndrome) {
+			e.sendSelective(q, v, b)
+			u.pop()
+			return true
+		}
 		p := e.header(q, bth.Acknowledge, v.psn)
 		p.AETH = bth.AETH{Syndrome: v.syndrome, MSN: v.msn}
 		e.frame(q, b.Next(), nil)

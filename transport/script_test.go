@@ -53,6 +53,8 @@ type setup struct {
 	sendCQ  int // capacity: 512 completions
 	recvCQ  int
 	control func() congestion.Controller // instead of a fixed window
+
+	recovery transport.Recovery
 }
 
 // script is one run of a transcript.
@@ -112,7 +114,7 @@ func newScript(t testing.TB, c setup, base uint32) *script {
 	s.pd = s.table.NewDomain()
 	s.mem = s.register(memLen, mr.LocalWrite|mr.RemoteRead|mr.RemoteWrite|mr.RemoteAtomic)
 	s.e = transport.New(transport.Config{
-		Local: here, SrcPorts: []uint16{0xC000}, Random: random, MaxQP: 1 << 16,
+		Local: here, SrcPorts: []uint16{0xC000}, Random: random, MaxQP: 1 << 16, Recovery: c.recovery,
 		Congestion: func(int) congestion.Controller { return c.control() },
 		OnEvent:    func(ev transport.Event) { s.events = append(s.events, ev) },
 	})
