@@ -38,6 +38,7 @@ const (
 	SendWQEs                               // SEND work requests completed
 	RecvCompletions                        // messages received
 	CNPHandled                             // congestion notifications received
+	CNPSent                                // congestion notifications sent
 	CERcvd                                 // packets received with the congestion mark
 	CQOverflow                             // completions lost to a full queue
 	DropTruncated                          // shorter than the headers of the opcode
@@ -78,7 +79,7 @@ var counterNames = [numCounters]string{
 	ReqRemoteInvalidRequest: "req_remote_invalid_request", ReqRemoteAccess: "req_remote_access_errors", ReqRemoteOperation: "req_remote_op_errors",
 	RespInvalidRequest: "resp_invalid_request", RespRemoteAccess: "resp_remote_access_errors", RespRemoteOperation: "resp_remote_op_errors",
 	RespLocalLength: "resp_local_length_error", SendWQEs: "rdma_sends", RecvCompletions: "rdma_recvs",
-	CNPHandled: "rp_cnp_handled", CERcvd: "np_ecn_marked_roce_packets", CQOverflow: "cq_overflow",
+	CNPHandled: "rp_cnp_handled", CNPSent: "np_cnp_sent", CERcvd: "np_ecn_marked_roce_packets", CQOverflow: "cq_overflow",
 	DropTruncated: "drop_truncated", DropOpcode: "drop_unknown_opcode", DropVersion: "drop_bad_tver", DropPad: "drop_bad_pad", DropPayload: "drop_unexpected_payload",
 	DropQPN: "drop_unknown_qpn", DropTransport: "drop_wrong_transport", DropState: "drop_qp_state", DropAddress: "drop_wrong_address", DropPKey: "drop_bad_pkey",
 	SentSelectiveAcks: "sent_selective_acks", RcvdSelectiveAcks: "rcvd_selective_acks", DropSelectiveAck: "drop_selective_ack",

@@ -11,7 +11,8 @@ import (
 	"github.com/goroce/goroce/qp"
 )
 
-// Config is what an engine is given. All fields are required, Recovery may be 0.
+// Config is what an engine is given. CNP, MaxBatch, Recovery, Shard, Shards and
+// SrcPorts may be zero; all other fields are required.
 type Config struct {
 	// Local is the address that all packets leave from.
 	Local netip.Addr
@@ -23,6 +24,12 @@ type Config struct {
 	Random func() uint32
 	// Congestion makes the controller of each queue pair.
 	Congestion congestion.Factory
+	// CNP says when marked packets are answered.
+	CNP congestion.NotificationPoint
+	// MaxBatch bounds the batches of paced pairs, in bytes, where timers are
+	// fine enough for that: 1 gives single packets. 0 leaves it to the rate, see
+	// congestion.BitRate.Batch.
+	MaxBatch int
 	// OnEvent takes asynchronous events. It must not call the engine.
 	OnEvent func(Event)
 	// MaxQP bounds the number of queue pairs.
@@ -58,8 +65,9 @@ type Engine struct {
 	ready    fifo // pairs that may have something to send
 	timers   timers
 	groups   map[netip.Addr][]*QP // multicast
-	finished []*QP                // UC and UD pairs with requests that the last burst took
-	owing    []*QP                // pairs whose ACK was held back
+	cnpGaps  cnpGaps
+	finished []*QP // UC and UD pairs with requests that the last burst took
+	owing    []*QP // pairs whose ACK was held back
 	Counters Counters
 
 	// HoldACKs makes Transmit leave lone acknowledgements for a later call: the
@@ -191,10 +199,12 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 	}
 	e.countReceived(d)
 	q.hinted = bth.OwnSrcPort(d.SrcPort)
+	if d.CongestionExperienced() {
+		e.marked(now, q, p, info)
+	}
 	switch {
 	case info.Transport == bth.CNPClass:
-		e.Counters[CNPHandled]++
-		q.ctl.Notified(now)
+		e.notified(now, q)
 	case q.Type == qp.RC && info.Request:
 		e.request(now, q, p, info, d)
 	case q.Type == qp.RC:
@@ -307,7 +317,7 @@ func (e *Engine) payACKs() {
 // that sends runs of packets can append it. transmit reports whether there may
 // be more.
 func (e *Engine) transmit(now time.Duration, q *QP, b *bth.Burst) (more bool) {
-	last := q.rsp.queue.onlyACK()
+	last := !q.np.due && q.rsp.queue.onlyACK()
 	for range quota {
 		switch {
 		case b.Free() == 0:
@@ -317,14 +327,14 @@ func (e *Engine) transmit(now time.Duration, q *QP, b *bth.Burst) (more bool) {
 			e.owe(q)
 			return false
 		case last:
-			e.sendResponse(q, b)
+			e.sendResponse(now, q, b)
 			return false
 		case !e.sendNext(now, q, b):
 			return false
 		}
 	}
 	if last && b.Free() > 0 {
-		e.sendResponse(q, b)
+		e.sendResponse(now, q, b)
 	}
 	return true
 }
@@ -338,10 +348,14 @@ func (e *Engine) owe(q *QP) {
 }
 
 func (e *Engine) sendNext(now time.Duration, q *QP, b *bth.Burst) bool {
-	if q.Type != qp.RC {
-		return e.sendUnreliable(q, b)
+	if q.np.due && q.Attr.State.CanReceive() {
+		e.sendCNP(q, b)
+		return true
 	}
-	return e.sendResponse(q, b) || e.sendRequest(now, q, b)
+	if q.Type != qp.RC {
+		return e.sendUnreliable(now, q, b)
+	}
+	return e.sendResponse(now, q, b) || e.sendRequest(now, q, b)
 }
 
 // kick makes q ready to transmit, and its timer as early as it has to be.

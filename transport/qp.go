@@ -16,11 +16,19 @@ import (
 // its requester and responder.
 type QP struct {
 	*qp.Pair
-	path bth.Path
-	peer netip.Addr // path.Dst without zone, as received packets have it
-	ctl  congestion.Controller
-	req  requester
-	rsp  responder
+	// Congestion makes the pair's controller when it enters RTR; nil is
+	// Config.Congestion. It belongs to the engine's owner.
+	Congestion congestion.Factory
+
+	path      bth.Path // of requests and READ responses
+	quietPath bth.Path // of other answers: no switch need mark them
+	cnpPath   bth.Path
+	peer      netip.Addr // path.Dst without zone, as received packets have it
+	ctl       congestion.Controller
+	pace      pacer
+	np        notifier
+	req       requester
+	rsp       responder
 
 	hinted    bool // the peer's source port is one of ours: see offer
 	commEst   bool // COMM_EST was raised
@@ -45,6 +53,7 @@ func (q *QP) reset() {
 	q.req = requester{ackTimer: never, rnrTimer: never, earlyTimer: never}
 	q.rsp = responder{nakTimer: never}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
+	q.pace, q.np = pacer{}, notifier{next: q.np.next}
 	q.hinted, q.commEst, q.drained = false, false, false
 	q.req.cur = q.SQ.Head()
 }
@@ -97,7 +106,8 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 		q.reset()
 	case qp.RTR:
 		if q.Type.Connected() {
-			q.ctl = e.cfg.Congestion(q.Attr.PathMTU)
+			q.ctl = e.controller(q)
+			e.setPath(q) // the controller decides its ECN bits
 		}
 		q.rsp.start(&q.Attr)
 	case qp.RTS:
@@ -114,8 +124,13 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 }
 
 func (e *Engine) setPath(q *QP) {
-	q.path = e.path(q.Attr.AV, q.Attr.DestQPN)
-	q.peer = q.path.Dst.WithZone("")
+	p := e.path(q.Attr.AV, q.Attr.DestQPN)
+	q.peer = p.Dst.WithZone("")
+	q.path, q.quietPath, q.cnpPath = p, p, p
+	q.cnpPath.TrafficClass = e.cfg.CNP.TrafficClass()
+	if q.ctl.ECN() && p.TrafficClass&congestion.ECNMask == 0 {
+		q.path.TrafficClass |= congestion.ECT0
+	}
 }
 
 // InFlight reports whether requests have been sent that are not answered.
@@ -130,9 +145,9 @@ func (e *Engine) path(av qp.AddressVector, to bth.QPN) bth.Path {
 	}
 }
 
-// deadline returns the earlier of the pair's timers.
+// deadline returns the earliest of the pair's timers.
 func (q *QP) deadline() time.Duration {
-	return min(q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer)
+	return min(q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer, q.pace.deadline())
 }
 
 // fail moves the pair to ERR and flushes everything. The completion of the work

@@ -118,10 +118,14 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 		e.moveOn(q, w, n)
 		return true
 	}
+	if !q.maySend(now) {
+		return false
+	}
 	if status := e.build(q, w, k+off, rest, b); status != cq.Success {
 		e.failLocal(q, status)
 		return false
 	}
+	q.paced(now, b)
 	e.sent(now, q, w, n)
 	return true
 }
@@ -185,7 +189,7 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	off := uint64(k) * uint64(mtu)
 	pos := position(k, w.Track.Packets)
 	p := e.header(q, requestOpcode(w.Op, pos), w.Track.First.Add(k))
-	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= max(1, min(ackInterval, q.ctl.Window()/4))
+	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= max(1, min(ackInterval, q.ctl.Window()/4, q.pace.ackEvery()))
 	var payload []byte
 	switch w.Op {
 	case qp.RDMARead:
@@ -366,6 +370,9 @@ func (e *Engine) rewind(q *QP) {
 // expire handles the pair's timers that are due.
 func (e *Engine) expire(now time.Duration, q *QP) {
 	r := &q.req
+	if q.pace.due(now) {
+		e.ready.push(q)
+	}
 	if r.rnrTimer <= now {
 		r.rnrTimer = never
 		e.ready.push(q)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/congestion"
@@ -148,8 +147,8 @@ func TestRequesterShrinkingWindowNeverStalls(t *testing.T) {
 // A window that falls below packets in flight of which none asks lets one more
 // go, which asks: else only a timeout would help.
 func TestRequesterWindowBelowUnaskedPacketsAsksOnce(t *testing.T) {
-	window := dial(64)
-	play(t, setup{control: func() congestion.Controller { window = 64; return &window }}, func(s *script) {
+	window := &dial{packets: 64}
+	play(t, setup{control: func() congestion.Controller { window.packets = 64; return window }}, func(s *script) {
 		s.postWrite(1, 0, 100*256)
 		for k := range 64 {
 			s.want(at(k), ask(k%16 == 15))
@@ -158,7 +157,7 @@ func TestRequesterWindowBelowUnaskedPacketsAsksOnce(t *testing.T) {
 		for k := range 10 {
 			s.want(at(64+k), ask(false))
 		}
-		window = 4
+		window.packets = 4
 		s.hear(s.ack(63))
 		s.want(at(74), ask(true))
 		s.wantSilence()
@@ -172,12 +171,12 @@ func TestRequesterWindowBelowUnaskedPacketsAsksOnce(t *testing.T) {
 }
 
 // dial is a congestion window that the test turns.
-type dial int
+type dial struct {
+	congestion.Fixed
+	packets int
+}
 
-func (d *dial) Window() int                           { return int(*d) }
-func (*dial) Acked(time.Duration, int, time.Duration) {}
-func (*dial) Lost(time.Duration)                      {}
-func (*dial) Notified(time.Duration)                  {}
+func (d *dial) Window() int { return d.packets }
 
 // IBA 9.7.2: no more packets without acknowledgement than the window allows.
 func TestRequesterStopsAtWindow(t *testing.T) {

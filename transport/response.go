@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/mr"
 )
@@ -179,8 +181,8 @@ func (v *response) endsWith(psn bth.PSN, h bth.RETH, mtu int) bool {
 }
 
 // sendResponse sends the next packet that answers the peer. It returns false
-// when there is none.
-func (e *Engine) sendResponse(q *QP, b *bth.Burst) bool {
+// when there is none, or when READ data have to wait for their turn.
+func (e *Engine) sendResponse(now time.Duration, q *QP, b *bth.Burst) bool {
 	u := &q.rsp.queue
 	if u.n == 0 {
 		return false
@@ -194,22 +196,32 @@ func (e *Engine) sendResponse(q *QP, b *bth.Burst) bool {
 		}
 		p := e.header(q, bth.Acknowledge, v.psn)
 		p.AETH = bth.AETH{Syndrome: v.syndrome, MSN: v.msn}
-		e.frame(q, b.Next(), nil)
+		e.answer(q, b)
 		u.pop()
 	case atomicKind:
 		p := e.header(q, bth.AtomicAcknowledge, v.psn)
 		p.AETH = bth.AETH{Syndrome: bth.SyndromeACK, MSN: v.msn}
 		p.AtomicAck = v.value
-		e.frame(q, b.Next(), nil)
+		e.answer(q, b)
 		u.pop()
 	case readKind:
-		e.sendReadResponse(q, v, b)
+		if !q.maySend(now) {
+			return false
+		}
+		e.sendReadResponse(now, q, v, b)
 	}
 	return true
 }
 
+// answer sends the packet in e.out, an answer without payload.
+func (e *Engine) answer(q *QP, b *bth.Burst) {
+	f := b.Next()
+	e.frame(q, f, nil)
+	f.Path = &q.quietPath
+}
+
 // sendReadResponse sends the next packet of READ data, straight from the region.
-func (e *Engine) sendReadResponse(q *QP, v *response, b *bth.Burst) {
+func (e *Engine) sendReadResponse(now time.Duration, q *QP, v *response, b *bth.Burst) {
 	mtu := uint64(q.Attr.PathMTU)
 	off := uint64(v.sent) * mtu
 	n := min(mtu, uint64(v.reth.Length)-off)
@@ -227,6 +239,7 @@ func (e *Engine) sendReadResponse(q *QP, v *response, b *bth.Burst) {
 	p := e.header(q, readOpcodes[pos], psn)
 	p.AETH = bth.AETH{Syndrome: bth.SyndromeACK, MSN: v.msn}
 	e.frame(q, b.Next(), data)
+	q.paced(now, b)
 	if v.sent++; v.sent == total {
 		q.rsp.queue.pop()
 	}

@@ -30,9 +30,6 @@ type shard struct {
 	// What is posted behind unanswered packets, while a caller polls, is not
 	// sent at once: the next poll, or the loop, sends it with what gathers.
 	deferred int
-	// owing: a poll has left answers to the next call.
-	owing bool
-
 	// Until when a caller is taken for the driver: it polled a moment ago. The
 	// loop stands by meanwhile and looks again when that time has passed.
 	leased   atomic.Int64
@@ -179,7 +176,7 @@ const transmitRounds = 2
 
 // transmit sends what the engine has; it returns false when more is left.
 func (s *shard) transmit(now time.Duration) (drained bool) {
-	s.deferred, s.owing = 0, false
+	s.deferred = 0
 	for range transmitRounds {
 		if !s.engine.Pending() {
 			return true
@@ -256,20 +253,20 @@ func (s *shard) pollOwned() bool {
 		}
 	}
 	s.lastPoll = now
-	if n := s.receive(now); n > 0 && n <= few && !s.owing {
-		// The caller is likely to answer: what it posts goes out together with
-		// the acknowledgement. If it does not, it polls again.
-		s.owing = true
-		return true
-	} else if s.engine.Pending() {
-		return !s.transmit(now) || n > 0
-	} else {
+	n := s.receive(now)
+	if !s.engine.Pending() {
 		return n > 0
 	}
+	// The caller is likely to answer: what it posts goes out ahead of the
+	// acknowledgement. If it does not, it polls again.
+	s.engine.HoldACKs = n > 0 && n <= few
+	drained := s.transmit(now)
+	s.engine.HoldACKs = false
+	return !drained || n > 0
 }
 
-// few is how many packets may arrive in one poll for it to leave the answers to
-// the next call.
+// few is how many packets may arrive in one poll for it to leave
+// acknowledgements to the next call.
 const few = 2
 
 // hold makes the caller the driver for as long as it waits. It fails when
