@@ -101,7 +101,7 @@ func (f *flow) harvest(n int) error {
 	}
 	f.last = f.now()
 	if f.first == 0 {
-		f.first, f.firstGot = max(1, f.last), f.got
+		f.first = max(1, f.last)
 	}
 	for range min(f.sent+f.got-was, cap(f.done)-len(f.done)) {
 		f.done = append(f.done, f.last)

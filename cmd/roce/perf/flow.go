@@ -27,7 +27,6 @@ type flow struct {
 	last      int64
 	sent      int // completed in all
 	got       int
-	firstGot  int    // arrived by first
 	window    window // with -D
 	wcs       [64]cq.WC
 	idleSpins uint

@@ -19,7 +19,8 @@ func (f *flow) sendLatency() error { return f.pingPong(f.e.client, f.awaitMessag
 func (f *flow) writeLatency() error {
 	e := f.e
 	to, from := e.target(0)+f.size-1, e.source(0)+f.size-1
-	spot := &e.mem.Bytes()[to]
+	spot, keep := &e.mem.Bytes()[to], e.mem.Bytes()[from]
+	defer func() { e.mem.Bytes()[from] = keep }() // the next size has its own last byte
 	await := func(want int) (bool, error) { return f.awaitByte(spot, want) }
 	mark := func(count int) { e.mem.Bytes()[from] = byte(count) }
 	return f.pingPong(!e.client, await, mark)

@@ -21,7 +21,8 @@ type Row struct {
 	CPU
 	Lost uint64 `json:"messages_lost,omitempty"` // UC, UD
 
-	list []float64 // latencies in the order of the messages, in nanoseconds
+	expected uint64    // messages of which some were lost
+	list     []float64 // latencies in the order of the messages, in nanoseconds
 }
 
 // Rate is the result of a bandwidth test. MiB is 2^20 bytes, Gb 10^9 bits.
@@ -97,12 +98,11 @@ func (f *flow) bandwidthRow(spent cpu) Row {
 	c := &f.e.cfg
 	n, ns := f.sent, f.last-f.first
 	if f.sends == 0 {
-		// A receiver's time starts with the first arrivals: they do not count.
-		if n = f.got - f.firstGot; n == 0 {
-			n, ns = f.got, f.last
-		}
+		// From the moment when both sides agreed to begin: what arrives first may
+		// be a whole burst.
+		n, ns = f.got, f.last
 	}
-	count := uint64(max(f.sent, f.got))
+	count := uint64(n)
 	if w := &f.window; c.Duration > 0 {
 		n, ns = w.endSent-w.beganSent+w.endGot-w.beganGot, w.endedAt-w.beganAt
 		count = uint64(max(0, n))
@@ -110,7 +110,7 @@ func (f *flow) bandwidthRow(spent cpu) Row {
 	r := Row{Size: f.size, Iterations: count, Rate: rate(f.size, float64(n), ns), CPU: newCPU(spent, f.size, float64(f.sent+f.got))}
 	switch {
 	case f.sends == 0 && f.done != nil:
-		r.Peak = mib(f.size, bestPart(f.done)*1e9)
+		r.Peak = mib(f.size, bestPart(f.done, f.last)*1e9)
 	case f.done != nil && f.recvs == 0:
 		r.Peak = mib(f.size, bestRate(f.posted, f.done)*1e9)
 	}
@@ -118,7 +118,7 @@ func (f *flow) bandwidthRow(spent cpu) Row {
 		r.Peak = max(r.Peak, r.Rate.Average)
 	}
 	if all := uint64(f.recvs * len(f.e.lanes)); c.Duration == 0 && uint64(f.got) < all {
-		r.Lost = all - uint64(f.got)
+		r.Lost, r.expected = all-uint64(f.got), all
 	}
 	return r
 }
@@ -398,10 +398,10 @@ func (e *end) printTail() {
 	}
 	for i := range e.rows {
 		if r := &e.rows[i]; r.Lost > 0 {
-			fmt.Fprintf(e.text, " Lost: %d of %d messages of %d bytes\n", r.Lost, r.Lost+r.Iterations, r.Size)
+			fmt.Fprintf(e.text, " Lost: %d of %d messages of %d bytes\n", r.Lost, r.expected, r.Size)
 		}
 	}
-	checked := "nothing: only the peer could, and it is no roce"
+	checked := "nothing: what the peer's bytes should be is not known"
 	if len(e.checked) > 0 {
 		checked = strings.Join(e.checked, ", ")
 	}

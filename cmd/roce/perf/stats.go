@@ -46,19 +46,21 @@ func bestRate(posted, done []int64) float64 {
 // peakParts is how many parts of a receiver's run are looked at.
 const peakParts = 10
 
-// bestPart returns the highest rate among the consecutive tenths of the arrivals.
-// A receiver sees several messages at a time, and no window of a few says anything
-// about the rate of their arrival.
-func bestPart(arrived []int64) float64 {
-	n := len(arrived)
-	best := 0.0
-	for p := range peakParts {
-		from, to := p*(n-1)/peakParts, (p+1)*(n-1)/peakParts
-		if n > peakParts && arrived[to] > arrived[from] {
-			best = max(best, float64(to-from)/float64(arrived[to]-arrived[from]))
-		}
+// bestPart returns the highest rate, in messages per nanosecond, among the tenths of
+// a run that ends at last. A receiver sees several messages at a time, so that
+// windows of a few say nothing about the rate of their arrival.
+func bestPart(arrived []int64, last int64) float64 {
+	if last < peakParts {
+		return 0
 	}
-	return best
+	var parts [peakParts]int
+	most := 0
+	for _, at := range arrived {
+		p := &parts[min(peakParts-1, at*peakParts/last)]
+		*p++
+		most = max(most, *p)
+	}
+	return float64(most) * peakParts / float64(last)
 }
 
 // latencies are sorted samples, in nanoseconds per one way (or per round trip,

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
@@ -220,7 +221,10 @@ func (e *end) verify() error {
 	}
 	e.dev.Sync()
 	what, err := e.checkTargets()
-	mine, theirs := verdict{Checked: what}, verdict{}
+	if what != "" && err == nil {
+		e.checked = append(e.checked, what)
+	}
+	mine, theirs := verdict{Checked: strings.Join(e.checked, ", ")}, verdict{}
 	if err != nil {
 		mine.Error = err.Error()
 	}
@@ -233,11 +237,8 @@ func (e *end) verify() error {
 	case theirs.Error != "":
 		return fmt.Errorf("%w at the peer: %q", errInvalid, theirs.Error)
 	}
-	if what != "" {
-		e.checked = append(e.checked, what)
-	}
 	if theirs.Checked != "" {
-		e.checked = append(e.checked, "the bytes at the peer")
+		e.checked = append(e.checked, "by the peer: "+theirs.Checked)
 	}
 	return nil
 }

@@ -195,7 +195,7 @@ func (a terms) differ(b terms) error {
 
 // verdict is what a side found when it checked the bytes that it got.
 type verdict struct {
-	Checked string `json:"checked"` // what it looked at, "" if at nothing
+	Checked string `json:"checked"` // what it found right, "" if it looked at nothing
 	Error   string `json:"error"`
 }
 
