@@ -306,7 +306,7 @@ func hexNumber(v uint64, digits int) string { return fmt.Sprintf("0x%0*x", digit
 
 func flag(v bool) string { return choose(v, "1", "0") }
 
-func choose(v bool, yes, no string) string {
+func choose[T any](v bool, yes, no T) T {
 	if v {
 		return yes
 	}
