@@ -13,6 +13,8 @@ type Frame struct {
 	// Corrupt makes Seal write a wrong ICRC, as if bits had changed on the
 	// way: for fault injection.
 	Corrupt bool
+	// ID is the IPv4 identification that the frame was sealed for.
+	ID      uint16
 	header  [MaxHeaderLen]byte
 	trailer [3 + ICRCLen]byte
 	hlen    uint8
@@ -40,7 +42,7 @@ func (f *Frame) Seal(id uint16) {
 	if f.Corrupt {
 		icrc ^= wrongICRC
 	}
-	f.tlen = uint8(len(AppendICRC(t, icrc)))
+	f.tlen, f.ID = uint8(len(AppendICRC(t, icrc))), id
 }
 
 // Trailer returns pad and ICRC; empty before Seal.
@@ -79,7 +81,7 @@ func (b *Burst) Next() *Frame {
 		return nil
 	}
 	f := &b.frames[b.n]
-	f.Path, f.Payload, f.Corrupt, f.tlen = nil, nil, false, 0
+	f.Path, f.Payload, f.Corrupt, f.tlen, f.ID = nil, nil, false, 0, 0
 	b.n++
 	return f
 }

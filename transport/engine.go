@@ -15,8 +15,10 @@ import (
 type Config struct {
 	// Local is the address that all packets leave from.
 	Local netip.Addr
-	// SrcPort is the UDP source port of the link.
-	SrcPort uint16
+	// SrcPorts are the UDP source ports that the link sends from, a power of
+	// two of them. A pair has one, by its destination QPN: the packets of all
+	// pairs in one shard of the peer then come from one port. None means 4791.
+	SrcPorts []uint16
 	// Random is the source of queue pair numbers; same values, same packets.
 	Random func() uint32
 	// Congestion makes the controller of each queue pair.
@@ -27,6 +29,10 @@ type Config struct {
 	MaxQP int
 	// PortMTU is the longest payload of a datagram, in bytes.
 	PortMTU int
+	// Shard is the engine's place among Shards engines of one device, a power
+	// of two: its queue pair numbers modulo Shards are Shard. The zero values
+	// are one engine alone.
+	Shard, Shards int
 }
 
 // What the engine refuses.
@@ -60,7 +66,12 @@ type Engine struct {
 
 // New returns an engine without queue pairs.
 func New(cfg Config) *Engine {
-	return &Engine{cfg: cfg, qps: make(map[bth.QPN]*QP), nextQPN: bth.QPN(cfg.Random())}
+	cfg.Shards = max(1, cfg.Shards)
+	if len(cfg.SrcPorts) == 0 {
+		cfg.SrcPorts = []uint16{bth.Port}
+	}
+	first := cfg.Random()&^uint32(cfg.Shards-1) + uint32(cfg.Shard)
+	return &Engine{cfg: cfg, qps: make(map[bth.QPN]*QP), nextQPN: bth.QPN(first)}
 }
 
 // Create makes a queue pair in RESET with a number of its own. Numbers are
@@ -88,7 +99,7 @@ func (e *Engine) Create(pd *mr.Domain, c qp.Config) (*QP, error) {
 // freeQPN returns the next number that no pair has.
 func (e *Engine) freeQPN() bth.QPN {
 	for {
-		e.nextQPN = (e.nextQPN + 1) & 0xFFFFFF
+		e.nextQPN = (e.nextQPN + bth.QPN(e.cfg.Shards)) & 0xFFFFFF
 		// 0 and 1 are the management pairs, rxe's start at 16, the last is multicast.
 		if e.nextQPN >= 16 && e.nextQPN != bth.QPNMulticast && e.qps[e.nextQPN] == nil {
 			return e.nextQPN
@@ -119,7 +130,7 @@ func (e *Engine) RandomPSN() bth.PSN { return bth.NewPSN(e.cfg.Random()) }
 func (e *Engine) Len() int { return len(e.qps) }
 
 // PostSend posts a send work request and makes the pair ready to transmit.
-func (e *Engine) PostSend(now time.Duration, q *QP, wr *qp.SendWR) error {
+func (e *Engine) PostSend(q *QP, wr *qp.SendWR) error {
 	if e.qps[q.QPN] != q {
 		return ErrDestroyed
 	}

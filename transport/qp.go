@@ -111,14 +111,18 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 }
 
 func (e *Engine) setPath(q *QP) {
-	q.path = e.path(q.Attr.AV)
+	q.path = e.path(q.Attr.AV, q.Attr.DestQPN)
 	q.peer = q.path.Dst.WithZone("")
 }
 
-// path returns the way to an address.
-func (e *Engine) path(av qp.AddressVector) bth.Path {
+// InFlight reports whether requests have been sent that are not answered.
+func (q *QP) InFlight() bool { return q.req.una.Before(q.req.next) }
+
+// path returns the way to a queue pair at an address.
+func (e *Engine) path(av qp.AddressVector, to bth.QPN) bth.Path {
+	ports := e.cfg.SrcPorts
 	return bth.Path{
-		Src: e.cfg.Local, Dst: av.DGID.Unmap(), SrcPort: e.cfg.SrcPort,
+		Src: e.cfg.Local, Dst: av.DGID.Unmap(), SrcPort: ports[int(to)&(len(ports)-1)],
 		TrafficClass: av.TrafficClass, HopLimit: av.HopLimit,
 	}
 }

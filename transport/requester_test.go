@@ -174,10 +174,10 @@ func TestRequesterWindowBelowUnaskedPacketsAsksOnce(t *testing.T) {
 // dial is a congestion window that the test turns.
 type dial int
 
-func (d *dial) Window() int            { return int(*d) }
+func (d *dial) Window() int                           { return int(*d) }
 func (*dial) Acked(time.Duration, int, time.Duration) {}
-func (*dial) Lost(time.Duration)       {}
-func (*dial) Notified(time.Duration)   {}
+func (*dial) Lost(time.Duration)                      {}
+func (*dial) Notified(time.Duration)                  {}
 
 // IBA 9.7.2: no more packets without acknowledgement than the window allows.
 func TestRequesterStopsAtWindow(t *testing.T) {
@@ -253,7 +253,7 @@ func TestRequesterUnsignaledCompletesSilently(t *testing.T) {
 		s.postWrite(1, 0, 10, unsignaled)
 		s.postWrite(2, 0, 10, unsignaled)
 		s.postWrite(3, 0, 10)
-		if err := s.e.PostSend(s.now, s.q, &qp.SendWR{Op: qp.Send}); err != qp.ErrQueueFull {
+		if err := s.e.PostSend(s.q, &qp.SendWR{Op: qp.Send}); err != qp.ErrQueueFull {
 			s.Fatalf("fourth request: %v", err)
 		}
 		for k := range 3 {
@@ -713,7 +713,7 @@ func TestRequesterMessageOfMaximumLength(t *testing.T) {
 		s.wantSilence()
 		s.hear(s.nak(0, bth.NAKInvalid))
 		s.wantSent(1, cq.RemInvReqErr)
-		if err := s.e.PostSend(0, s.q, &qp.SendWR{Op: qp.RDMARead, SGE: []mr.SGE{{Length: 1 << 31}, {Length: 1}}}); err != qp.ErrLength {
+		if err := s.e.PostSend(s.q, &qp.SendWR{Op: qp.RDMARead, SGE: []mr.SGE{{Length: 1 << 31}, {Length: 1}}}); err != qp.ErrLength {
 			s.Fatalf("2^31+1 bytes: %v", err)
 		}
 	})

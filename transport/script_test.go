@@ -112,7 +112,7 @@ func newScript(t testing.TB, c setup, base uint32) *script {
 	s.pd = s.table.NewDomain()
 	s.mem = s.register(memLen, mr.LocalWrite|mr.RemoteRead|mr.RemoteWrite|mr.RemoteAtomic)
 	s.e = transport.New(transport.Config{
-		Local: here, SrcPort: 0xC000, Random: random, MaxQP: 1 << 16,
+		Local: here, SrcPorts: []uint16{0xC000}, Random: random, MaxQP: 1 << 16,
 		Congestion: func(int) congestion.Controller { return c.control() },
 		OnEvent:    func(ev transport.Event) { s.events = append(s.events, ev) },
 	})
@@ -260,7 +260,7 @@ func (s *script) post(wr qp.SendWR, mods []wrMod) {
 	for _, m := range mods {
 		m(&wr)
 	}
-	if err := s.e.PostSend(s.now, s.q, &wr); err != nil {
+	if err := s.e.PostSend(s.q, &wr); err != nil {
 		s.Fatal(err)
 	}
 }

@@ -134,7 +134,7 @@ func (f *fortress) revive(q *transport.QP) {
 		if op == qp.RDMARead {
 			wr.SGE[0].Length = 1000
 		}
-		if err := f.h.PostSend(f.now, q, &wr); err != nil {
+		if err := f.h.PostSend(q, &wr); err != nil {
 			f.Fatal(err)
 		}
 	}
