@@ -4,7 +4,7 @@
 //	go run ./test/bench                 everything, about ten minutes
 //	go run ./test/bench -quick          what the targets need, about a minute
 //	go run ./test/bench -write docs     docs/benchmark.md with charts and JSON as well
-//	go run ./test/bench -rxe            only inside a guest: beside the kernel's rdma_rxe
+//	go run ./test/bench -rxe            inside a guest as well: beside the kernel's rdma_rxe
 //
 // Beside goroce run one TCP stream of iperf3, UCX over TCP (ucx_perftest), libfabric
 // over TCP (fi_pingpong), and the floor of test/bench/floor. A tool that is not

@@ -10,10 +10,11 @@ import (
 
 // reading is what one run of a tool says.
 type reading struct {
-	Gbps float64 // of payload
-	Mpps float64 // million messages per second
-	Usec float64 // half a round trip: the median, or the average if that is all there is
-	P99  float64 // 0 if the tool does not say
+	Messages int     // 0 if the tool does not say
+	Gbps     float64 // of payload
+	Mpps     float64 // million messages per second
+	Usec     float64 // half a round trip: the median, or the average if that is all there is
+	P99      float64 // 0 if the tool does not say
 }
 
 // parseRows reads the JSON of `roce perf` and of the floor. Two sizes in one run
@@ -22,10 +23,11 @@ func parseRows(out []byte) (reading, error) {
 	var doc struct {
 		Test string `json:"test"`
 		Rows []struct {
-			Gbps    float64 `json:"bw_average_gbps"`
-			Mpps    float64 `json:"msg_rate_mpps"`
-			Typical float64 `json:"t_typical_usec"`
-			P99     float64 `json:"t_p99_usec"`
+			Messages int     `json:"iterations"`
+			Gbps     float64 `json:"bw_average_gbps"`
+			Mpps     float64 `json:"msg_rate_mpps"`
+			Typical  float64 `json:"t_typical_usec"`
+			P99      float64 `json:"t_p99_usec"`
 		} `json:"rows"`
 	}
 	if err := json.Unmarshal(out, &doc); err != nil {
@@ -35,7 +37,7 @@ func parseRows(out []byte) (reading, error) {
 		return reading{}, fmt.Errorf("%d rows instead of one", len(doc.Rows))
 	}
 	r := doc.Rows[0]
-	return reading{Gbps: r.Gbps, Mpps: r.Mpps, Usec: r.Typical, P99: r.P99}, nil
+	return reading{Messages: r.Messages, Gbps: r.Gbps, Mpps: r.Mpps, Usec: r.Typical, P99: r.P99}, nil
 }
 
 // parseIperf reads iperf3's JSON: what the receiver got.

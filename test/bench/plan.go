@@ -64,17 +64,18 @@ type extent struct {
 	latencies int           // round trips of a latency cell
 	bytes     int           // of a bandwidth cell whose tool takes no time
 	messages  int           // most messages of the same
+	queued    int           // messages of a cell with several queue pairs, of all together
 }
 
 var (
-	fullExtent  = extent{rounds: 5, time: time.Second, latencies: 20000, bytes: 3 << 30, messages: 1000000}
-	quickExtent = extent{rounds: 2, time: time.Second, latencies: 5000, bytes: 1 << 30, messages: 300000}
+	fullExtent  = extent{rounds: 5, time: time.Second, latencies: 20000, bytes: 3 << 30, messages: 1000000, queued: 400000}
+	quickExtent = extent{rounds: 2, time: time.Second, latencies: 5000, bytes: 1 << 30, messages: 300000, queued: 200000}
 )
 
 var (
 	bandwidthSizes = []int{4 << 10, 64 << 10, 1 << 20, 8 << 20}
 	latencySizes   = []int{8, 64, 512, 4096}
-	queueCounts    = []int{1, 10, 100, 1000, 10000}
+	queueCounts    = []int{1, 10, 100, 1000, 4000} // roce perf allows 4096
 )
 
 // queueSize is the message of the cells with several queue pairs: small, so that

@@ -46,14 +46,21 @@ func (r *runner) measure(ctx context.Context, t *tool, c cell, s site) (outcome,
 	if err != nil {
 		return outcome{}, err
 	}
-	o := outcome{reading: reading, cpu: cpu, ran: r.e.time}
-	if t.name == "iperf3" {
-		o.ran = max(time.Second, r.e.time.Round(time.Second))
+	return outcome{reading: reading, cpu: cpu, ran: flowed(c, reading, r.e)}, nil
+}
+
+// flowed returns for how long data flowed at the rate of the reading, warm-up
+// included; 0 if that is not known.
+func flowed(c cell, r reading, e extent) time.Duration {
+	switch {
+	case c.Tool == "iperf3":
+		return wholeSeconds(e.time)
+	case c.Tool == "UCX":
+		return 0 // its warm-up is not in its figure
+	case c.Tool == "goroce" && c.Events: // by number
+		return time.Duration(float64(r.Messages) * float64(c.Size) * 8 / r.Gbps)
 	}
-	if t.name == "UCX" {
-		o.ran = 0 // it counts messages, and its warm-up is not in its figure
-	}
-	return o, nil
+	return e.time
 }
 
 // mention notes the commands of a cell, one for each kind.
@@ -127,6 +134,9 @@ func newProcess(ctx context.Context, c command) *exec.Cmd {
 
 func cpuOf(p *exec.Cmd) time.Duration { return p.ProcessState.UserTime() + p.ProcessState.SystemTime() }
 
+// maxWords is how many bytes of a failure are quoted.
+const maxWords = 300
+
 // lastWords returns the end of what a process that has ended said.
 func lastWords(p *exec.Cmd) string {
 	text := strings.TrimSpace(p.Stderr.(*bytes.Buffer).String())
@@ -137,8 +147,8 @@ func lastWords(p *exec.Cmd) string {
 		return ""
 	}
 	text = text[strings.LastIndexByte(text, '\n')+1:]
-	if len(text) > 300 {
-		text = text[:300] + "…"
+	if len(text) > maxWords {
+		text = text[:maxWords] + "…"
 	}
 	return ": " + text
 }

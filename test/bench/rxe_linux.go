@@ -40,16 +40,12 @@ func (b *bench) measureGuest(ctx context.Context) error {
 	if err := lab.run(ctx, "put", "-n", guestName, b.o.roce, guestRoce); err != nil {
 		return err
 	}
-	b.results.Conditions.Tools = map[string]string{"guest": "Linux " + strings.TrimSpace(lab.output(ctx, "uname -r"))}
+	b.results.Conditions.Tools["guest"] = "Linux " + strings.TrimSpace(lab.output(ctx, "uname -r"))
 	space := fmt.Sprintf("ip netns add %[1]s 2>/dev/null; ip -n %[1]s link set lo up", guestSpace)
 	if _, err := lab.exec(ctx, space); err != nil {
 		return err
 	}
-	rounds := guestRounds
-	if b.o.rounds > 0 {
-		rounds = b.o.rounds
-	}
-	b.results.Conditions.Rounds = rounds
+	rounds := min(guestRounds, b.e.rounds)
 	for round := range rounds {
 		for _, kind := range []string{rxeBandwidth, rxeRate} {
 			g, err := measureBeside(ctx, lab, kind, 22000+10*round)
@@ -80,7 +76,7 @@ func measureBeside(ctx context.Context, l *lab, kind string, port int) (g guestR
 	if g.RXE, err = parsePerftest(out); err != nil {
 		return g, fmt.Errorf("rxe: %w", err)
 	}
-	own := fmt.Sprintf("ip netns exec %s %s perf write_bw -e -m 4096 -s %s -D %d --json -p %d", guestSpace, guestRoce, size, guestTime, port+1)
+	own := fmt.Sprintf("ip netns exec %s %s perf write_bw -m 4096 -s %s -D %d --json -p %d", guestSpace, guestRoce, size, guestTime, port+1)
 	out, err = l.exec(ctx, background(own+" -d "+guestOwn, "sleep 1; "+own+" -d "+guestOther+" "+guestOwn))
 	if err != nil {
 		return g, fmt.Errorf("goroce: %w", err)
@@ -122,7 +118,7 @@ func (l *lab) exec(ctx context.Context, line string) ([]byte, error) {
 		var exit *exec.ExitError
 		said := ""
 		if errors.As(err, &exit) {
-			said = strings.TrimSpace(string(exit.Stderr) + string(out))
+			said = firstLine(string(exit.Stderr) + string(out))
 		}
 		return nil, fmt.Errorf("%w: %s", err, said)
 	}
@@ -132,4 +128,13 @@ func (l *lab) exec(ctx context.Context, line string) ([]byte, error) {
 func (l *lab) output(ctx context.Context, line string) string {
 	out, _ := l.exec(ctx, line)
 	return string(out)
+}
+
+// firstLine returns the first line that says something, cut if it is long.
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	if len(s) > maxWords {
+		s = s[:maxWords] + "…"
+	}
+	return s
 }

@@ -52,8 +52,14 @@ func pairRoce(t *tool, c cell, s site, port int, e extent) (command, command) {
 	case latency:
 		test = roceOps[c.Op] + "_lat"
 		options = append(options, "-n", strconv.Itoa(e.latencies))
+	case queues: // a number: each queue pair has to get its turn
+		options = append(options, "-n", strconv.Itoa(max(5, e.queued/c.QPs)))
 	default:
-		options = append(options, "-D", secondsText(e.time))
+		if c.Events {
+			options = append(options, "-n", strconv.Itoa(max(5, e.bytes/c.Size)))
+		} else {
+			options = append(options, "-D", secondsText(e.time))
+		}
 	}
 	if c.QPs > 1 {
 		options = append(options, "-q", strconv.Itoa(c.QPs))
@@ -89,10 +95,13 @@ func pairFloor(t *tool, c cell, s site, port int, e extent) (command, command) {
 func pairIperf(t *tool, _ cell, s site, port int, e extent) (command, command) {
 	p := strconv.Itoa(port)
 	// iperf3 takes whole seconds; it is the baseline, so it gets them.
-	seconds := strconv.Itoa(max(1, int(e.time.Round(time.Second).Seconds())))
+	seconds := strconv.Itoa(int(wholeSeconds(e.time).Seconds()))
 	return command{args: []string{t.program, "-s", "-1", "-B", s.server, "-p", p}},
 		command{args: []string{t.program, "-c", s.server, "-B", s.client, "-p", p, "-t", seconds, "-J"}}
 }
+
+// wholeSeconds rounds to what iperf3 takes.
+func wholeSeconds(d time.Duration) time.Duration { return max(time.Second, d.Round(time.Second)) }
 
 func pairUCX(t *tool, c cell, s site, port int, e extent) (command, command) {
 	// UCX_NET_DEVICES decides the addresses of the data.
