@@ -62,7 +62,7 @@ func (s *Sim) AddHost(sw *Switch, c HostConfig) *Host {
 		panic(err)
 	}
 	h.Engine = transport.New(transport.Config{
-		Local: h.Addr, SrcPort: bth.Port, Random: s.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
+		Local: h.Addr, SrcPorts: []uint16{bth.Port}, Random: s.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
 		Congestion: c.Congestion, CNP: c.CNP, MaxBatch: c.MaxBatch,
 		OnEvent: func(transport.Event) {},
 	})
@@ -177,7 +177,7 @@ func (f *Flow) repost() {
 		return
 	}
 	for ; f.waiting < messages; f.waiting++ {
-		if err := f.From.Engine.PostSend(f.From.sim.now, f.QP, &f.wr); err != nil {
+		if err := f.From.Engine.PostSend(f.QP, &f.wr); err != nil {
 			panic(err) // the queue has room for them
 		}
 	}

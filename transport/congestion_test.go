@@ -286,7 +286,7 @@ func TestPacingResponsesWaitAndAnswersDoNot(t *testing.T) {
 // starts with the first packet.
 func TestPacingSlowPairAsksOften(t *testing.T) {
 	for rate, every := range map[congestion.BitRate]int{
-		congestion.Mbps: 1, 25.5 * congestion.Mbps: 10, congestion.Gbps: 32,
+		congestion.Mbps: 1, 25.5 * congestion.Mbps: 10, congestion.Gbps: 64,
 	} {
 		play(t, setup{window: 1000, control: func() congestion.Controller { return &rated{Fixed: 1000, rate: rate} }}, func(s *script) {
 			s.postWrite(1, 0, 100*256)
@@ -387,8 +387,8 @@ func TestECNBitsFollowTheController(t *testing.T) {
 		for i := range s.burst.Frames() {
 			got = append(got, s.burst.Frames()[i].Path.TrafficClass)
 		}
-		if !slices.Equal(got, []uint8{row.class, row.want}) { // ACK, SEND
-			t.Errorf("%T: %#x, want %#x", row.ctl, got, []uint8{row.class, row.want})
+		if !slices.Equal(got, []uint8{row.want, row.class}) { // SEND, ACK
+			t.Errorf("%T: %#x, want %#x", row.ctl, got, []uint8{row.want, row.class})
 		}
 	}
 }
@@ -416,7 +416,7 @@ func TestCNPsAndPacingAllocateNothing(t *testing.T) {
 			p.RETH = bth.RETH{VA: s.va(0), RKey: s.mem.Key(), Length: 8}
 			receive(&p, 3)
 			receive(&bth.Packet{BTH: bth.BTH{Opcode: bth.CNP, PKey: bth.PKeyDefault, DestQP: s.q.QPN}}, 0)
-			if err := s.e.PostSend(s.now, s.q, &wr); err != nil {
+			if err := s.e.PostSend(s.q, &wr); err != nil {
 				t.Fatal(err)
 			}
 			for range 100 {

@@ -10,6 +10,7 @@ const (
 	RcvdPkts                               // packets that passed all checks before protocol state
 	SentBytes                              // UDP payload of sent_pkts
 	RcvdBytes                              // UDP payload of rcvd_pkts
+	ReorderedPkts                          // request packets that came early and were kept
 	DuplicateRequest                       // request PSNs behind the expected one
 	OutOfSequence                          // gaps seen: sequence NAKs sent, and UC messages begun after a loss
 	PacketSeqErr                           // sequence NAKs received
@@ -50,6 +51,9 @@ const (
 	DropState                              // the pair's state does not take it
 	DropAddress                            // not from the peer's address to ours
 	DropPKey                               // other partition
+	SentSelectiveAcks                      // selective acknowledgements sent
+	RcvdSelectiveAcks                      // and received
+	DropSelectiveAck                       // one that is malformed, or from a peer that was offered none
 	DropStaleResponse                      // answer to nothing outstanding
 	DropUnexpectedResponse                 // answer of the wrong kind; the pair fails
 	DropRNRWait                            // sequence NAK while waiting after an RNR NAK
@@ -66,7 +70,7 @@ const (
 
 var counterNames = [numCounters]string{
 	SentPkts: "sent_pkts", RcvdPkts: "rcvd_pkts", SentBytes: "sent_bytes", RcvdBytes: "rcvd_bytes",
-	DuplicateRequest: "duplicate_request", OutOfSequence: "out_of_sequence",
+	ReorderedPkts: "reordered_pkts", DuplicateRequest: "duplicate_request", OutOfSequence: "out_of_sequence",
 	PacketSeqErr: "packet_seq_err", ImpliedNAKSeqErr: "implied_nak_seq_err",
 	RcvdRNR: "rcvd_rnr_err", SentRNR: "send_rnr_err", LocalAckTimeout: "local_ack_timeout_err",
 	RetransmittedNAK: "retransmitted_nak", RetransmittedTimeout: "retransmitted_timeout", RetransmittedProbe: "retransmitted_probe",
@@ -78,6 +82,7 @@ var counterNames = [numCounters]string{
 	CNPHandled: "rp_cnp_handled", CNPSent: "np_cnp_sent", CERcvd: "np_ecn_marked_roce_packets", CQOverflow: "cq_overflow",
 	DropTruncated: "drop_truncated", DropOpcode: "drop_unknown_opcode", DropVersion: "drop_bad_tver", DropPad: "drop_bad_pad", DropPayload: "drop_unexpected_payload",
 	DropQPN: "drop_unknown_qpn", DropTransport: "drop_wrong_transport", DropState: "drop_qp_state", DropAddress: "drop_wrong_address", DropPKey: "drop_bad_pkey",
+	SentSelectiveAcks: "sent_selective_acks", RcvdSelectiveAcks: "rcvd_selective_acks", DropSelectiveAck: "drop_selective_ack",
 	DropStaleResponse: "drop_stale_response", DropUnexpectedResponse: "drop_unexpected_response", DropRNRWait: "drop_after_rnr",
 	DropOutOfSequence: "drop_out_of_sequence", DropDuplicate: "drop_duplicate", DropReservedNAK: "drop_reserved_syndrome",
 	DropQKey: "drop_bad_qkey", DropNoRecv: "drop_no_receive", DropUCSequence: "drop_uc_out_of_sequence", DropUCRefused: "drop_uc_refused",

@@ -17,7 +17,7 @@ import (
 // startEarlyTimer starts to wait for a sign of life.
 func (r *requester) startEarlyTimer(now time.Duration) {
 	r.earlyTimer = never
-	if d := r.rtt.silence(r.early); d != 0 && r.una.Before(r.next) {
+	if d := r.rtt.silence(r.early); d != 0 && !r.coarse && r.una.Before(r.max) {
 		r.earlyTimer = now + d
 	}
 }
@@ -92,6 +92,9 @@ func (e *Engine) resend(now time.Duration, q *QP, w *qp.SendWQE, k, n int, cause
 	}
 	r.cause = cause
 	e.resent(now, q, 1)
+	if r.ackTimer == never {
+		r.startAckTimer(now, &q.Attr)
+	}
 	return true
 }
 

@@ -226,6 +226,7 @@ func TestResponderStopsItsNAK(t *testing.T) {
 		s.expire()
 		s.wantNAK(0, bth.NAKSequence, 0)
 		s.hear(s.pkt(bth.WriteOnly, 0, s.data(0, 8), s.into(0, 8)))
+		s.wantACK(1, 2)
 		s.wantNoTimer()
 	})
 }

@@ -165,7 +165,7 @@ func TestEnginePairsTakeTurns(t *testing.T) {
 			if i == pairs-1 {
 				n = 100 // one packet only
 			}
-			if err := s.e.PostSend(0, q, &qp.SendWR{Op: qp.RDMAWrite, SGE: []mr.SGE{s.mem.SGE(0, n)}}); err != nil {
+			if err := s.e.PostSend(q, &qp.SendWR{Op: qp.RDMAWrite, SGE: []mr.SGE{s.mem.SGE(0, n)}}); err != nil {
 				s.Fatal(err)
 			}
 		}
@@ -215,7 +215,7 @@ func TestEngineTimersOfManyPairs(t *testing.T) {
 	for i := range pairs {
 		p := &pairs[i]
 		s.now += time.Duration(r.IntN(1000))
-		if err := s.e.PostSend(s.now, p.q, &qp.SendWR{Op: qp.Send}); err != nil {
+		if err := s.e.PostSend(p.q, &qp.SendWR{Op: qp.Send}); err != nil {
 			t.Fatal(err)
 		}
 		s.burst.Reset()
@@ -229,7 +229,7 @@ func TestEngineTimersOfManyPairs(t *testing.T) {
 			b := bth.Packet{BTH: bth.BTH{Opcode: bth.Acknowledge, PKey: bth.PKeyDefault, DestQP: p.q.QPN}, AETH: bth.AETH{Syndrome: bth.SyndromeACK}}
 			s.hear(b)
 			s.now += time.Duration(r.IntN(1000))
-			if err := s.e.PostSend(s.now, p.q, &qp.SendWR{Op: qp.Send}); err != nil {
+			if err := s.e.PostSend(p.q, &qp.SendWR{Op: qp.Send}); err != nil {
 				t.Fatal(err)
 			}
 			s.burst.Reset()
@@ -317,7 +317,7 @@ func TestEngineDestroyWithPendingWork(t *testing.T) {
 		s.hear(s.ack(0), s.pkt(bth.WriteOnly, 3, nil))
 		s.wantCount(transport.DropQPN, 2)
 		for _, err := range []error{
-			s.e.PostSend(0, s.q, &qp.SendWR{Op: qp.Send}), s.e.PostRecv(s.q, &qp.RecvWR{}),
+			s.e.PostSend(s.q, &qp.SendWR{Op: qp.Send}), s.e.PostRecv(s.q, &qp.RecvWR{}),
 			s.e.Modify(0, s.q, &qp.Attr{State: qp.Init}, qp.AttrState),
 		} {
 			if !errors.Is(err, transport.ErrDestroyed) {

@@ -30,9 +30,11 @@ type QP struct {
 	req       requester
 	rsp       responder
 
+	hinted    bool // the peer's source port is one of ours: see offer
 	commEst   bool // COMM_EST was raised
 	drained   bool // SQ_DRAINED was raised since SQD was entered
 	queued    bool
+	owing     bool // in Engine.owing
 	nextReady *QP
 	sentAll   bool // in Engine.finished
 	wakeAt    time.Duration
@@ -52,7 +54,7 @@ func (q *QP) reset() {
 	q.rsp = responder{nakTimer: never}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
 	q.pace, q.np = pacer{}, notifier{next: q.np.next}
-	q.commEst, q.drained = false, false
+	q.hinted, q.commEst, q.drained = false, false, false
 	q.req.cur = q.SQ.Head()
 }
 
@@ -100,6 +102,7 @@ func (q *QP) adjust(mask qp.AttrMask) {
 func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 	switch q.Attr.State {
 	case qp.Reset:
+		e.dropAhead(q)
 		q.reset()
 	case qp.RTR:
 		if q.Type.Connected() {
@@ -109,7 +112,7 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 		q.rsp.start(&q.Attr)
 	case qp.RTS:
 		if from == qp.RTR {
-			q.req.start(&q.Attr, q.ctl.Window())
+			q.req.start(&q.Attr, q.ctl.Window(), e.cfg.Recovery)
 		}
 	case qp.SQD:
 		q.drained = false
@@ -121,7 +124,7 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 }
 
 func (e *Engine) setPath(q *QP) {
-	p := e.path(q.Attr.AV)
+	p := e.path(q.Attr.AV, q.Attr.DestQPN)
 	q.peer = p.Dst.WithZone("")
 	q.path, q.quietPath, q.cnpPath = p, p, p
 	q.cnpPath.TrafficClass = e.cfg.CNP.TrafficClass()
@@ -130,10 +133,14 @@ func (e *Engine) setPath(q *QP) {
 	}
 }
 
-// path returns the way to an address.
-func (e *Engine) path(av qp.AddressVector) bth.Path {
+// InFlight reports whether requests have been sent that are not answered.
+func (q *QP) InFlight() bool { return q.req.una.Before(q.req.next) }
+
+// path returns the way to a queue pair at an address.
+func (e *Engine) path(av qp.AddressVector, to bth.QPN) bth.Path {
+	ports := e.cfg.SrcPorts
 	return bth.Path{
-		Src: e.cfg.Local, Dst: av.DGID.Unmap(), SrcPort: e.cfg.SrcPort,
+		Src: e.cfg.Local, Dst: av.DGID.Unmap(), SrcPort: ports[int(to)&(len(ports)-1)],
 		TrafficClass: av.TrafficClass, HopLimit: av.HopLimit,
 	}
 }
@@ -174,6 +181,7 @@ func (e *Engine) failSend(q *QP) {
 // (IBA 10.3.1.7).
 func (e *Engine) flush(q *QP) {
 	e.flushSend(q)
+	e.dropAhead(q)
 	if q.SRQ != nil && !q.rsp.lastWQE {
 		// The pair takes nothing more from its SRQ (IBA 11.6.3.2).
 		q.rsp.lastWQE = true

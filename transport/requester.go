@@ -41,7 +41,17 @@ type requester struct {
 	rtt        roundTrip
 	earlyTimer time.Duration
 	early      uint8 // expiries in a row
+	coarse     bool  // GoBackN: never
 	tailProbe  bool  // the last packet in flight is to be sent once more
+
+	selective, offering bool // see offer
+	offers              uint8
+
+	score  *scoreboard // nil until something is answered out of order
+	repair bool        // lost answers have to be asked for
+	// lastRepair is the first PSN of the last ones, repaired its first answer.
+	lastRepair bth.PSN
+	lossFrom   bth.PSN // losses from here on are news to the controller
 
 	cause         Counter // why packets are being resent
 	retransmitted uint64
@@ -55,13 +65,13 @@ type requester struct {
 // ackInterval is the most packets between two AckReqs, if a quarter of the
 // window is not less: a peer acknowledges only when asked, and its answers open
 // the window.
-const ackInterval = 32
+const ackInterval = 64
 
-func (r *requester) start(a *qp.Attr, window int) {
+func (r *requester) start(a *qp.Attr, window int, how Recovery) {
 	*r = requester{
 		una: a.SQPSN, next: a.SQPSN, max: a.SQPSN, cur: r.cur,
 		retries: a.RetryCount, rnrRetries: a.RNRRetry,
-		ackTimer: never, rnrTimer: never, earlyTimer: never, cause: RetransmittedNAK,
+		ackTimer: never, rnrTimer: never, earlyTimer: never, cause: RetransmittedNAK, lossFrom: a.SQPSN, lastRepair: a.SQPSN.Add(-1), coarse: how == GoBackN,
 	}
 	// A long READ is asked for in pieces, each a READ request of its own, so
 	// that its responses never exceed the window. Two pieces overlap if the
@@ -82,6 +92,9 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	if r.tailProbe && e.sendTailProbe(now, q, b) {
 		return true
 	}
+	if r.offering && e.sendOffer(q, b) || r.repair && e.sendRepair(now, q, b) {
+		return true
+	}
 	if r.failed != 0 && r.cur == r.failedAt || !e.doLocal(q) {
 		return false
 	}
@@ -94,22 +107,34 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	if w.Op == qp.RDMARead {
 		n = min(w.Track.Packets, (k/r.chunk+1)*r.chunk) - k
 	}
-	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || inFlight+n > q.ctl.Window() && !r.unasked(w, inFlight)) {
+	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || r.blocked(inFlight+n, q.ctl.Window()) && !r.unasked(w, inFlight)) {
 		return false
 	}
 	if w.Op.Answered() && r.reads >= int(q.Attr.MaxRDAtomic) {
 		return false
 	}
+	off, rest := r.missing(w, r.next, n)
+	if rest == 0 { // all of it has been answered, while older packets were resent
+		e.moveOn(q, w, n)
+		return true
+	}
 	if !q.maySend(now) {
 		return false
 	}
-	if status := e.build(q, w, k, n, b); status != cq.Success {
+	if status := e.build(q, w, k+off, rest, b); status != cq.Success {
 		e.failLocal(q, status)
 		return false
 	}
 	q.paced(now, b)
 	e.sent(now, q, w, n)
 	return true
+}
+
+// blocked reports whether a packet has to wait until others are answered, those
+// that were answered early not counted.
+func (r *requester) blocked(span, window int) bool {
+	early := r.needless()
+	return span-early > window || early > 0 && span > max(window, sendSpan)
 }
 
 // unasked reports that no packet in flight asks for an acknowledgement, since
@@ -169,6 +194,9 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	switch w.Op {
 	case qp.RDMARead:
 		length := min(uint64(w.Length), off+uint64(n)*uint64(mtu)) - off
+		if !q.req.chunkEnds(w, k+n-1) {
+			w.Track.Cut = true
+		}
 		p.RETH = bth.RETH{VA: w.RemoteAddr + off, RKey: w.RKey, Length: uint32(length)}
 	case qp.CmpSwap:
 		p.Atomic = bth.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.Swap, Compare: w.CompareAdd}
@@ -264,11 +292,8 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 	if e.out.AckReq {
 		r.sinceAck = 0
 	}
-	if w.Op.Answered() {
-		r.reads++
-	}
 	first := r.next
-	r.next = r.next.Add(n)
+	e.moveOn(q, w, n)
 	if r.max.Before(r.next) {
 		r.max = r.next
 		if e.out.AckReq || w.Op.Answered() {
@@ -276,12 +301,26 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 		}
 	} else {
 		e.resent(now, q, 1)
-	}
-	if r.next == w.Track.First.Add(w.Track.Packets) {
-		r.cur++
+		if r.score != nil {
+			for i := range min(n, sendSpan) {
+				r.score.resent(first.Add(i), r.max)
+			}
+		}
 	}
 	if r.ackTimer == never {
 		r.startAckTimer(now, &q.Attr)
+	}
+}
+
+// moveOn moves next over n PSNs.
+func (e *Engine) moveOn(q *QP, w *qp.SendWQE, n int) {
+	r := &q.req
+	if w.Op.Answered() {
+		r.reads++
+	}
+	r.next = r.next.Add(n)
+	if r.next == w.Track.First.Add(w.Track.Packets) {
+		r.cur++
 	}
 }
 
@@ -291,7 +330,7 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 func (r *requester) startAckTimer(now time.Duration, a *qp.Attr) {
 	r.ackTimer = never
 	r.startEarlyTimer(now)
-	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.next) {
+	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.max) {
 		r.ackTimer = now + t<<min(r.timeouts, 2)
 	}
 }
@@ -318,13 +357,14 @@ func (e *Engine) goBackFree(now time.Duration, q *QP) {
 	r.rtt.again(now)
 	e.rewind(q)
 	r.startEarlyTimer(now)
+	e.offer(q)
 }
 
 // rewind sets next to una.
 func (e *Engine) rewind(q *QP) {
 	r := &q.req
 	r.next, r.cur, r.reads, r.sinceAck = r.una, q.SQ.Head(), 0, 0
-	r.tailProbe = false
+	r.tailProbe, r.repair = false, false
 }
 
 // expire handles the pair's timers that are due.
@@ -340,6 +380,7 @@ func (e *Engine) expire(now time.Duration, q *QP) {
 	if r.ackTimer <= now {
 		e.Counters[LocalAckTimeout]++
 		r.cause = RetransmittedTimeout
+		r.forget()
 		e.goBack(now, q)
 		r.wentBack = false // a NAK for what is resent now is news
 		r.probing = true

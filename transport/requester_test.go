@@ -93,10 +93,10 @@ func TestRequesterReservesPSNsOfResponses(t *testing.T) {
 	}
 }
 
-// IBA 9.7.5.1.2 and 8.1 item 1: inside a message AckReq comes at least every 32
+// IBA 9.7.5.1.2 and 8.1 item 1: inside a message AckReq comes at least every 64
 // packets, or every quarter of a smaller window.
 func TestRequesterLongMessageAsksForAckBetween(t *testing.T) {
-	for _, row := range []struct{ window, every int }{{256, 32}, {128, 32}, {64, 16}, {16, 4}, {4, 1}, {1, 1}} {
+	for _, row := range []struct{ window, every int }{{512, 64}, {256, 64}, {128, 32}, {64, 16}, {16, 4}, {4, 1}, {1, 1}} {
 		t.Run(fmt.Sprintf("window=%d", row.window), func(t *testing.T) {
 			play(t, setup{window: row.window}, func(s *script) {
 				const packets = 100
@@ -252,7 +252,7 @@ func TestRequesterUnsignaledCompletesSilently(t *testing.T) {
 		s.postWrite(1, 0, 10, unsignaled)
 		s.postWrite(2, 0, 10, unsignaled)
 		s.postWrite(3, 0, 10)
-		if err := s.e.PostSend(s.now, s.q, &qp.SendWR{Op: qp.Send}); err != qp.ErrQueueFull {
+		if err := s.e.PostSend(s.q, &qp.SendWR{Op: qp.Send}); err != qp.ErrQueueFull {
 			s.Fatalf("fourth request: %v", err)
 		}
 		for k := range 3 {
@@ -712,7 +712,7 @@ func TestRequesterMessageOfMaximumLength(t *testing.T) {
 		s.wantSilence()
 		s.hear(s.nak(0, bth.NAKInvalid))
 		s.wantSent(1, cq.RemInvReqErr)
-		if err := s.e.PostSend(0, s.q, &qp.SendWR{Op: qp.RDMARead, SGE: []mr.SGE{{Length: 1 << 31}, {Length: 1}}}); err != qp.ErrLength {
+		if err := s.e.PostSend(s.q, &qp.SendWR{Op: qp.RDMARead, SGE: []mr.SGE{{Length: 1 << 31}, {Length: 1}}}); err != qp.ErrLength {
 			s.Fatalf("2^31+1 bytes: %v", err)
 		}
 	})

@@ -24,6 +24,16 @@ type responder struct {
 	nakTimer time.Duration
 	naks     uint8 // repetitions
 
+	ahead       *reorderBuffer // nil when no packet is kept
+	early       int            // packets that came early since the expected one is missing
+	tolerance   int            // so many may, before it is asked for
+	toleratedAt uint64         // got when the tolerance was changed
+	askedFor    bth.PSN        // the packet of the last sequence NAK
+	asked       bool           // for the first time
+	selective   bool           // the peer understands selective acknowledgements
+	confirm     bool           // the next ACK has to be one
+	notReady    bool           // an RNR NAK was sent for the expected packet
+
 	msg      message
 	recv     qp.RecvWQE // taken for the message in progress
 	haveRecv bool
@@ -43,7 +53,7 @@ type message struct {
 }
 
 func (r *responder) start(a *qp.Attr) {
-	*r = responder{expect: a.RQPSN, nakTimer: never}
+	*r = responder{expect: a.RQPSN, askedFor: a.RQPSN.Add(-1), nakTimer: never}
 	r.resize(int(a.MaxDestRDAtomic))
 }
 
@@ -69,18 +79,26 @@ var (
 
 // request handles one request packet in the order of IBA 9.7.4: sequence,
 // opcode, rights, resources, length, key, execution, acknowledgement.
-func (e *Engine) request(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
-	r := &q.rsp
+func (e *Engine) request(now time.Duration, q *QP, p *bth.Packet, info *bth.Info, d *bth.Datagram) {
 	e.established(q)
-	switch d := p.PSN.Sub(r.expect); {
-	case d > 0:
-		e.outOfSequence(now, q)
+	switch n := p.PSN.Sub(q.rsp.expect); {
+	case n > 0:
+		e.ahead(now, q, p, d)
 		return
-	case d < 0:
+	case n < 0:
 		e.duplicate(q, p, info)
 		return
 	}
-	r.quiet, r.nakTimer, r.naks = false, never, 0
+	e.inSequence(now, q, p, info)
+	if q.rsp.ahead != nil && q.Attr.State != qp.Err {
+		e.drainAhead(now, q)
+	}
+}
+
+// inSequence handles the expected packet.
+func (e *Engine) inSequence(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
+	r := &q.rsp
+	r.quiet, r.notReady, r.nakTimer, r.naks, r.early = false, false, never, 0, 0
 	v := e.checkOperation(q, p, info)
 	if v.nak == 0 && info.TakesRecv && !e.takeRecv(q) {
 		e.receiveNotPosted(q)
@@ -121,13 +139,14 @@ func (e *Engine) outOfSequence(now time.Duration, q *QP) {
 func (e *Engine) sendNAK(now time.Duration, q *QP) {
 	r := &q.rsp
 	r.quiet = true
-	r.startNAKTimer(now, &q.req.rtt)
+	r.askFor(r.expect)
+	r.startNAKTimer(now, &q.req.rtt, e.cfg.Recovery != GoBackN)
 	// A NAK acknowledges what precedes it, but rxe that is resending already
 	// ignores it, and waits for its timeout, unless an ACK has shown progress
 	// since. So one goes ahead of the NAK, but never for a READ or an atomic: its
 	// own answer shows progress, and if that is lost, rxe takes an ACK with the same
 	// PSN for it and completes the work request without its data.
-	if last := r.expect.Add(-1); r.got != r.gotAtNAK && r.replay.find(last) == nil {
+	if last := r.expect.Add(-1); !r.selective && r.got != r.gotAtNAK && r.replay.find(last) == nil {
 		r.queue.ack(last, r.msn)
 		r.gotAtNAK = r.got
 	}
@@ -143,9 +162,9 @@ const (
 	maxNAKs     = 6
 )
 
-func (r *responder) startNAKTimer(now time.Duration, t *roundTrip) {
+func (r *responder) startNAKTimer(now time.Duration, t *roundTrip, recovers bool) {
 	r.nakTimer = never
-	if r.naks < maxNAKs {
+	if r.naks < maxNAKs && recovers {
 		r.nakTimer = now + max(nakInterval, 2*t.smooth+4*t.variation)<<r.naks
 	}
 }
@@ -153,8 +172,10 @@ func (r *responder) startNAKTimer(now time.Duration, t *roundTrip) {
 // repeatNAK sends the sequence NAK again.
 func (e *Engine) repeatNAK(now time.Duration, q *QP) {
 	r := &q.rsp
-	e.Counters[NAKRepeated]++
-	r.naks++
+	if r.quiet {
+		e.Counters[NAKRepeated]++
+		r.naks++
+	}
 	e.sendNAK(now, q)
 }
 
@@ -325,7 +346,7 @@ func (e *Engine) takeRecv(q *QP) bool {
 func (e *Engine) receiveNotPosted(q *QP) {
 	r := &q.rsp
 	e.Counters[SentRNR]++
-	r.quiet = true
+	r.quiet, r.notReady = true, true
 	r.queue.nak(r.expect, bth.SyndromeRNR(q.Attr.MinRNRTimer), r.msn)
 }
 
@@ -368,8 +389,12 @@ func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
 		r.replay.add(result{first: p.PSN, psns: 1, atomic: true, value: old, msn: r.msn})
 		r.queue.atomic(p.PSN, r.msn, old, false)
 	}
+	was := r.expect
 	r.expect = r.expect.Add(psns)
 	r.got++
+	if r.ahead != nil {
+		e.passed(q, was, r.expect)
+	}
 	if (info.Op == bth.OpSend || info.Op == bth.OpWrite) && info.Pos.Ends() {
 		e.endMessage(q, p, info)
 	}
@@ -512,9 +537,11 @@ func (e *Engine) countRefusal(v verdict) {
 func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.rsp
 	e.Counters[DuplicateRequest]++
+	r.cameTwice(p.PSN)
 	r.quiet = false
 	switch info.Op {
 	case bth.OpSend, bth.OpWrite:
+		e.offered(q, p)
 		r.queue.ack(r.ackedUpTo(p.PSN), r.msn)
 	case bth.OpRead:
 		e.repeatRead(q, p)

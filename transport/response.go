@@ -58,6 +58,11 @@ func (u *responseQueue) at(i int) *response { return &u.ring[(u.head+i)%len(u.ri
 func (u *responseQueue) full() bool      { return u.answers >= u.limit }
 func (u *responseQueue) fullAgain() bool { return u.repeats >= u.limit }
 
+// onlyACK reports whether a positive acknowledgement is all there is to send.
+func (u *responseQueue) onlyACK() bool {
+	return u.n == 1 && u.at(0).kind == ackKind && u.at(0).syndrome.Kind() == bth.KindACK
+}
+
 func (u *responseQueue) push(v response) {
 	u.n++
 	*u.at(u.n - 1) = v
@@ -149,6 +154,9 @@ func (u *responseQueue) repeat(psn bth.PSN, msn bth.MSN, h bth.RETH, mtu int) bo
 			}
 			continue
 		}
+		if !v.endsWith(psn, h, mtu) {
+			continue // it has to go on where it is
+		}
 		*v = response{kind: readKind, psn: psn, msn: msn, reth: h, again: v.again}
 		return true
 	}
@@ -167,6 +175,11 @@ func (v *response) covers(psn bth.PSN, h bth.RETH, mtu int) bool {
 		h.VA == v.reth.VA+off && uint64(h.Length)+off <= uint64(v.reth.Length)
 }
 
+// endsWith reports whether the answer ends no later than one to h at psn.
+func (v *response) endsWith(psn bth.PSN, h bth.RETH, mtu int) bool {
+	return packets(uint64(v.reth.Length), mtu) <= psn.Sub(v.psn)+packets(uint64(h.Length), mtu)
+}
+
 // sendResponse sends the next packet that answers the peer. It returns false
 // when there is none, or when READ data have to wait for their turn.
 func (e *Engine) sendResponse(now time.Duration, q *QP, b *bth.Burst) bool {
@@ -176,6 +189,11 @@ func (e *Engine) sendResponse(now time.Duration, q *QP, b *bth.Burst) bool {
 	}
 	switch v := u.at(0); v.kind {
 	case ackKind:
+		if q.rsp.selectively(v.syndrome) {
+			e.sendSelective(q, v, b)
+			u.pop()
+			return true
+		}
 		p := e.header(q, bth.Acknowledge, v.psn)
 		p.AETH = bth.AETH{Syndrome: v.syndrome, MSN: v.msn}
 		e.answer(q, b)

@@ -54,6 +54,8 @@ type setup struct {
 	recvCQ  int
 	control func() congestion.Controller // instead of a fixed window
 	cnp     congestion.NotificationPoint
+
+	recovery transport.Recovery
 }
 
 // script is one run of a transcript.
@@ -114,7 +116,7 @@ func newScript(t testing.TB, c setup, base uint32) *script {
 	s.pd = s.table.NewDomain()
 	s.mem = s.register(memLen, mr.LocalWrite|mr.RemoteRead|mr.RemoteWrite|mr.RemoteAtomic)
 	s.e = transport.New(transport.Config{
-		Local: here, SrcPort: 0xC000, Random: random, MaxQP: 1 << 16,
+		Local: here, SrcPorts: []uint16{0xC000}, Random: random, MaxQP: 1 << 16, Recovery: c.recovery,
 		Congestion: func(int) congestion.Controller { return c.control() }, CNP: c.cnp,
 		OnEvent: func(ev transport.Event) { s.events = append(s.events, ev) },
 	})
@@ -262,7 +264,7 @@ func (s *script) post(wr qp.SendWR, mods []wrMod) {
 	for _, m := range mods {
 		m(&wr)
 	}
-	if err := s.e.PostSend(s.now, s.q, &wr); err != nil {
+	if err := s.e.PostSend(s.q, &wr); err != nil {
 		s.Fatal(err)
 	}
 }

@@ -62,7 +62,7 @@ func (e *Engine) buildUnreliable(q *QP, w *qp.SendWQE, k int, b *bth.Burst) cq.S
 	mtu, path := q.Attr.PathMTU, &q.path
 	if q.Type != qp.UC {
 		mtu = e.cfg.PortMTU
-		w.Track.Path = e.path(w.AV)
+		w.Track.Path = e.path(w.AV, w.RemoteQPN)
 		path = &w.Track.Path
 	}
 	off := uint64(k) * uint64(mtu)
