@@ -83,7 +83,7 @@ func TestBufferDropsAndFlowsRecover(t *testing.T) {
 	}
 	for i, f := range s.Flows {
 		if f.Failed || f.Completed == 0 || f.QP.Stats().Retransmitted == 0 {
-			t.Errorf("flow %d: %+v", i, f.QP.Stats())
+			t.Errorf("flow %d: failed %v, %d completed, %+v", i, f.Failed, f.Completed, f.QP.Stats())
 		}
 	}
 }

@@ -215,7 +215,7 @@ func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 		e.offer(q)
 	}
 	r.retries, r.rnrRetries = q.Attr.RetryCount, q.Attr.RNRRetry
-	r.wentBack, r.probing, r.tailProbe, r.timeouts, r.early = false, false, false, 0, 0
+	r.wentBack, r.probing, r.tailProbe, r.timeouts, r.early, r.heard = false, false, false, 0, 0, true
 	r.rnrTimer = never
 	sample, early := r.rtt.answered(now, r.una)
 	if early {

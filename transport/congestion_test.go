@@ -289,14 +289,18 @@ func TestPacingSlowPairAsksOften(t *testing.T) {
 		congestion.Mbps: 1, 25.5 * congestion.Mbps: 10, congestion.Gbps: 64,
 	} {
 		play(t, setup{window: 1000, control: func() congestion.Controller { return &rated{Fixed: 1000, rate: rate} }}, func(s *script) {
+			s.postWrite(2, 0, 256)
+			s.want(at(0)) // before the first answer it asks more often
+			s.hear(s.ack(0))
+			s.wantSent(2, cq.Success)
 			s.postWrite(1, 0, 100*256)
-			for k := range 100 {
+			for k := 1; k <= 100; k++ {
 				if s.drain(); len(s.sent) == 0 {
 					s.expirePace()
 					s.drain()
 				}
 				p := s.want(at(k))
-				if asked := p.AckReq; asked != ((k+1)%every == 0 || k == 99) {
+				if asked := p.AckReq; asked != (k%every == 0 || k == 100) {
 					s.Fatalf("rate %v: packet %d asks: %v", rate, k, asked)
 				}
 				if p.AckReq {

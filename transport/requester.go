@@ -23,6 +23,7 @@ type requester struct {
 	cur            uint64 // counter of the work request that next falls into
 	reads          int    // READ requests and atomics sent and unanswered
 	sinceAck       int    // packets since the last AckReq
+	heard          bool   // something was answered
 
 	chunk int // packets that one READ request asks for at most
 
@@ -66,6 +67,10 @@ type requester struct {
 // window is not less: a peer acknowledges only when asked, and its answers open
 // the window.
 const ackInterval = 64
+
+// firstInterval is the same before the first answer, which tells the round trip
+// time: without it, a loss at the start of a connection costs a whole timeout.
+const firstInterval = 16
 
 func (r *requester) start(a *qp.Attr, window int, how Recovery) {
 	*r = requester{
@@ -168,6 +173,15 @@ func (e *Engine) begin(now time.Duration, q *QP, w *qp.SendWQE) bool {
 	return true
 }
 
+// askEvery returns how many packets pass without asking for an acknowledgement.
+func (q *QP) askEvery() int {
+	n := min(ackInterval, q.ctl.Window()/4, q.pace.ackEvery())
+	if !q.req.heard {
+		n = min(n, firstInterval)
+	}
+	return max(1, n)
+}
+
 // bit is 1 for true.
 func bit(v bool) uint8 {
 	if v {
@@ -189,7 +203,7 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	off := uint64(k) * uint64(mtu)
 	pos := position(k, w.Track.Packets)
 	p := e.header(q, requestOpcode(w.Op, pos), w.Track.First.Add(k))
-	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= max(1, min(ackInterval, q.ctl.Window()/4, q.pace.ackEvery()))
+	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= q.askEvery()
 	var payload []byte
 	switch w.Op {
 	case qp.RDMARead:

@@ -100,13 +100,17 @@ func TestRequesterLongMessageAsksForAckBetween(t *testing.T) {
 		t.Run(fmt.Sprintf("window=%d", row.window), func(t *testing.T) {
 			play(t, setup{window: row.window}, func(s *script) {
 				const packets = 100
-				s.postWrite(1, 0, packets*256)
+				s.postWrite(1, 0, 256) // before the first answer it comes more often
+				s.want(at(0), ask(true))
+				s.hear(s.ack(0))
+				s.wantSent(1, cq.Success)
+				s.postWrite(2, 0, packets*256)
 				for k := range packets {
-					if p := s.want(at(k), ask(k == packets-1 || (k+1)%row.every == 0)); p.AckReq {
-						s.hear(s.ack(k))
+					if p := s.want(at(k+1), ask(k == packets-1 || (k+1)%row.every == 0)); p.AckReq {
+						s.hear(s.ack(k + 1))
 					}
 				}
-				s.wantSent(1, cq.Success)
+				s.wantSent(2, cq.Success)
 			})
 		})
 	}
