@@ -235,6 +235,6 @@ func (r *requester) nextLostRequest(w *qp.SendWQE) (k, n int) {
 // forget stops to believe what the peer told about packets behind a gap.
 func (r *requester) forget() {
 	if b := r.score; b != nil {
-		*b = scoreboard{heard: b.heard, seen: r.una, tolerance: b.tolerance}
+		*b = scoreboard{heard: b.heard, seen: r.una, tolerance: b.tolerance, late: b.late}
 	}
 }
