@@ -102,6 +102,9 @@ func (e *Engine) ahead(now time.Duration, q *QP, p *bth.Packet, d *bth.Datagram)
 	again := r.ahead.has(p.PSN) && p.PSN.Sub(r.expect) < reorderSpan
 	if again {
 		e.Counters[DropDuplicate]++
+		if r.selective {
+			r.cameTwice(p.PSN)
+		}
 	} else if !e.keep(q, p, d) {
 		e.outOfSequence(now, q)
 		return
@@ -263,13 +266,14 @@ func (s *suspicion) twice() bool {
 	return true
 }
 
-// cameTwice notes a duplicate of a packet, which may be the one asked for.
+// cameTwice notes a duplicate of a packet, which may be the one asked for. With
+// selective acknowledgements only what was reported missing is resent at all.
 func (r *responder) cameTwice(psn bth.PSN) {
-	if !r.asked || psn != r.askedFor {
+	if !r.selective && (!r.asked || psn != r.askedFor) {
 		return
 	}
 	r.asked = false
-	if !r.late.twice() {
+	if !r.late.twice() || r.tolerance > 0 && r.got-r.toleratedAt < maxTolerance {
 		return
 	}
 	r.tolerance = min(max(minTolerance, 2*r.tolerance), maxTolerance)

@@ -539,11 +539,12 @@ func (e *Engine) countRefusal(v verdict) {
 func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.rsp
 	e.Counters[DuplicateRequest]++
-	r.cameTwice(p.PSN)
 	r.quiet = false
 	switch info.Op {
 	case bth.OpSend, bth.OpWrite:
-		e.offered(q, p)
+		if !e.offered(q, p) {
+			r.cameTwice(p.PSN)
+		}
 		r.queue.ack(r.ackedUpTo(p.PSN), r.msn)
 	case bth.OpRead:
 		e.repeatRead(q, p)
