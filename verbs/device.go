@@ -43,6 +43,9 @@ type Config struct {
 	// Congestion makes the controller of each queue pair; nil is a window
 	// that fits the receive buffer and shrinks under loss (congestion.AIMD).
 	Congestion congestion.Factory
+	// Recovery says how lost packets are repaired; the zero value does
+	// everything, also what only another device of this package understands.
+	Recovery transport.Recovery
 	// Tap, if set, is shown every packet sent and received.
 	Tap udp.Tap
 	// Faults damage packets on purpose, sent and received, to see how a peer
@@ -146,7 +149,7 @@ func Open(c Config) (*Device, error) {
 		congest = congestion.ForBuffer(info.RecvBuffer)
 	}
 	d.engine = transport.New(transport.Config{
-		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP, PortMTU: d.ActiveMTU(),
+		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP, PortMTU: d.ActiveMTU(), Recovery: c.Recovery,
 	})
 	if c.Polled {
 		close(d.loopEnded)
