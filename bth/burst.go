@@ -13,6 +13,8 @@ type Frame struct {
 	// Corrupt makes Seal write a wrong ICRC, as if bits had changed on the
 	// way: for fault injection.
 	Corrupt bool
+	// ID is the IPv4 identification that the frame was sealed for.
+	ID      uint16
 	header  [MaxHeaderLen]byte
 	trailer [3 + ICRCLen]byte
 	hlen    uint8
@@ -35,12 +37,18 @@ const wrongICRC = 0xFFFFFFFF
 
 // Seal computes the ICRC for the IPv4 identification id and sets the trailer.
 func (f *Frame) Seal(id uint16) {
+	var c HeaderCRC
+	f.SealWith(&c, id)
+}
+
+// SealWith is Seal with what c remembers.
+func (f *Frame) SealWith(c *HeaderCRC, id uint16) {
 	t := append(f.trailer[:0], zeroPad[:f.pad]...)
-	icrc := f.Path.ICRC(id, f.Header(), f.Payload, int(f.pad))
+	icrc := c.ICRC(f.Path, id, f.Header(), f.Payload, int(f.pad))
 	if f.Corrupt {
 		icrc ^= wrongICRC
 	}
-	f.tlen = uint8(len(AppendICRC(t, icrc)))
+	f.tlen, f.ID = uint8(len(AppendICRC(t, icrc))), id
 }
 
 // Trailer returns pad and ICRC; empty before Seal.
@@ -79,7 +87,7 @@ func (b *Burst) Next() *Frame {
 		return nil
 	}
 	f := &b.frames[b.n]
-	f.Path, f.Payload, f.Corrupt, f.tlen = nil, nil, false, 0
+	f.Path, f.Payload, f.Corrupt, f.tlen, f.ID = nil, nil, false, 0, 0
 	b.n++
 	return f
 }

@@ -1,11 +1,14 @@
 package cq
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // MaxCapacity bounds a queue, in completions.
 const MaxCapacity = 1 << 22
 
-// Queue is a completion queue. Push is for one producer at a time, Poll for one
+// Queue is a completion queue. Push is for one producer at a time unless Share was called, Poll for one
 // consumer at a time; the two may run concurrently, and Arm with both.
 type Queue struct {
 	ring     []WC
@@ -21,6 +24,10 @@ type Queue struct {
 
 	armed    atomic.Uint32
 	overflow atomic.Bool
+
+	// shared: several producers take turns by mu.
+	shared atomic.Bool
+	mu     sync.Mutex
 }
 
 // What a queue is armed for.
@@ -52,6 +59,10 @@ func (q *Queue) Len() int { return int(q.tail.Load() - q.head.Load()) }
 // CQ_ERR and stop the queue pair (IBA 10.7.2, C10-107). solicited is true for
 // completions that a peer marked with SE; errors always count as solicited.
 func (q *Queue) Push(wc *WC, solicited bool) bool {
+	if q.shared.Load() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+	}
 	t := q.tail.Load()
 	if t-q.head.Load() >= q.capacity || q.overflow.Load() {
 		q.overflow.Store(true)
@@ -63,6 +74,10 @@ func (q *Queue) Push(wc *WC, solicited bool) bool {
 	q.fire(solicited || wc.Status != Success)
 	return true
 }
+
+// Share allows several producers, at the cost of a lock for each completion.
+// None may be pushing meanwhile.
+func (q *Queue) Share() { q.shared.Store(true) }
 
 // fire calls notify if the queue is armed for this kind of completion.
 func (q *Queue) fire(solicited bool) {

@@ -31,9 +31,11 @@ var layers = map[string][]string{
 	"udp":           {"bth", "golang.org/x/sys"},
 	"verbs":         {"bth", "mr", "cq", "qp", "congestion", "transport", "udp", "golang.org/x/sys", "github.com/vishvananda/netlink"},
 	"cm":            {"bth", "mr", "cq", "qp", "verbs"},
+	"fabric":        {"bth", "mr", "cq", "qp", "congestion", "transport"},
+	"fabric/plot":   {"fabric", "gonum.org/v1/plot"},
 	"cmd/roce/perf": {"bth", "mr", "cq", "qp", "verbs"},
-	"cmd/roce": {"bth", "bth/layers", "mr", "cq", "qp", "congestion", "transport", "udp", "verbs", "cm", "cmd/roce/perf",
-		"github.com/google/gopacket", "github.com/jedib0t/go-pretty", "github.com/spf13/cobra", "golang.org/x/sys"},
+	"cmd/roce": {"bth", "bth/layers", "mr", "cq", "qp", "congestion", "transport", "udp", "verbs", "cm", "fabric", "fabric/plot", "cmd/roce/perf",
+		"github.com/google/gopacket", "github.com/jedib0t/go-pretty", "github.com/schollz/progressbar", "github.com/spf13/cobra", "golang.org/x/sys"},
 	"test/*": {"*"},
 }
 

@@ -114,12 +114,13 @@ func TestEngineCountsTraffic(t *testing.T) {
 		p := s.pkt(bth.WriteOnly, 0, fill(5), s.into(0, 5), asks)
 		b := p.AppendTo(nil)
 		s.e.Receive(0, &bth.Datagram{Src: there, Dst: here, TrafficClass: 3, Data: b})
+		s.want(op(bth.CNP))
 		s.wantACK(0, 1)
 		s.wantCount(transport.RcvdPkts, 1)
 		s.wantCount(transport.RcvdBytes, uint64(len(b)+4))
 		s.wantCount(transport.CERcvd, 1)
-		s.wantCount(transport.SentPkts, 1)
-		s.wantCount(transport.SentBytes, 16+4)
+		s.wantCount(transport.SentPkts, 2)
+		s.wantCount(transport.SentBytes, 12+16+4+16+4)
 	})
 }
 
@@ -164,7 +165,7 @@ func TestEnginePairsTakeTurns(t *testing.T) {
 			if i == pairs-1 {
 				n = 100 // one packet only
 			}
-			if err := s.e.PostSend(0, q, &qp.SendWR{Op: qp.RDMAWrite, SGE: []mr.SGE{s.mem.SGE(0, n)}}); err != nil {
+			if err := s.e.PostSend(q, &qp.SendWR{Op: qp.RDMAWrite, SGE: []mr.SGE{s.mem.SGE(0, n)}}); err != nil {
 				s.Fatal(err)
 			}
 		}
@@ -214,7 +215,7 @@ func TestEngineTimersOfManyPairs(t *testing.T) {
 	for i := range pairs {
 		p := &pairs[i]
 		s.now += time.Duration(r.IntN(1000))
-		if err := s.e.PostSend(s.now, p.q, &qp.SendWR{Op: qp.Send}); err != nil {
+		if err := s.e.PostSend(p.q, &qp.SendWR{Op: qp.Send}); err != nil {
 			t.Fatal(err)
 		}
 		s.burst.Reset()
@@ -228,7 +229,7 @@ func TestEngineTimersOfManyPairs(t *testing.T) {
 			b := bth.Packet{BTH: bth.BTH{Opcode: bth.Acknowledge, PKey: bth.PKeyDefault, DestQP: p.q.QPN}, AETH: bth.AETH{Syndrome: bth.SyndromeACK}}
 			s.hear(b)
 			s.now += time.Duration(r.IntN(1000))
-			if err := s.e.PostSend(s.now, p.q, &qp.SendWR{Op: qp.Send}); err != nil {
+			if err := s.e.PostSend(p.q, &qp.SendWR{Op: qp.Send}); err != nil {
 				t.Fatal(err)
 			}
 			s.burst.Reset()
@@ -316,7 +317,7 @@ func TestEngineDestroyWithPendingWork(t *testing.T) {
 		s.hear(s.ack(0), s.pkt(bth.WriteOnly, 3, nil))
 		s.wantCount(transport.DropQPN, 2)
 		for _, err := range []error{
-			s.e.PostSend(0, s.q, &qp.SendWR{Op: qp.Send}), s.e.PostRecv(s.q, &qp.RecvWR{}),
+			s.e.PostSend(s.q, &qp.SendWR{Op: qp.Send}), s.e.PostRecv(s.q, &qp.RecvWR{}),
 			s.e.Modify(0, s.q, &qp.Attr{State: qp.Init}, qp.AttrState),
 		} {
 			if !errors.Is(err, transport.ErrDestroyed) {

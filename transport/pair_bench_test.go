@@ -93,7 +93,7 @@ func (w *wired) do(tb testing.TB, wr *qp.SendWR, recv *qp.RecvWR) {
 			tb.Fatal(err)
 		}
 	}
-	if err := a.e.PostSend(0, a.q, wr); err != nil {
+	if err := a.e.PostSend(a.q, wr); err != nil {
 		tb.Fatal(err)
 	}
 	w.run(0)

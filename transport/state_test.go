@@ -64,7 +64,7 @@ func TestPairPostDependsOnState(t *testing.T) {
 			play(t, setup{state: qp.Init}, func(s *script) {
 				s.state(qp.Reset)
 				s.connect(row.state)
-				if err := s.e.PostSend(s.now, s.q, &qp.SendWR{ID: 1, Op: qp.Send, Flags: qp.Signaled}); !errors.Is(err, row.send) {
+				if err := s.e.PostSend(s.q, &qp.SendWR{ID: 1, Op: qp.Send, Flags: qp.Signaled}); !errors.Is(err, row.send) {
 					s.Fatalf("send: %v", err)
 				}
 				if err := s.e.PostRecv(s.q, &qp.RecvWR{ID: 2}); !errors.Is(err, row.recv) {

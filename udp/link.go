@@ -40,8 +40,10 @@ type Link interface {
 
 // Info describes a link.
 type Info struct {
-	Addr    netip.Addr // local address
-	SrcPort uint16     // UDP source port of all packets
+	Addr netip.Addr // local address
+	// SrcPorts are the UDP source ports that packets can leave from, a power
+	// of two of them; a frame's Path names one.
+	SrcPorts []uint16
 	// Socket buffers as granted, in bytes as the kernel accounts them (about
 	// twice the payload); 0 where there is none.
 	RecvBuffer, SendBuffer int
@@ -50,7 +52,15 @@ type Info struct {
 	// NoTrafficClass: the traffic class of packets, and so ECN, is neither
 	// sent nor seen.
 	NoTrafficClass bool
+	// GSO is how many packets of equal size the kernel takes as one when they
+	// are sent (UDP_SEGMENT), 1 if it does not. GRO: it hands them over the
+	// same way.
+	GSO int
+	GRO bool
 }
+
+// onePort are the source ports of a link that sends from its own port only.
+var onePort = []uint16{bth.Port}
 
 // Config is what Open needs. Only Addr is required.
 type Config struct {
@@ -60,6 +70,16 @@ type Config struct {
 	RecvBuffer, SendBuffer int
 	// Portable uses net.UDPConn even where a faster way exists.
 	Portable bool
+	// NoGSO and NoGRO leave segmentation offload unused, sending and
+	// receiving; so do the environment variables GOROCE_GSO=0 and
+	// GOROCE_GRO=0. Linux only.
+	NoGSO, NoGRO bool
+	// SrcPorts is how many UDP source ports to send from, rounded up to a
+	// power of two, at most 64. Switches and network cards spread flows by
+	// them. 1 is port 4791 alone; more are taken from 0xC000…0xFFFF. Default 1
+	// on loopback addresses, where there is nothing to spread, else 4. Linux
+	// only: elsewhere it is 1.
+	SrcPorts int
 }
 
 // The defaults of Config.
@@ -98,8 +118,18 @@ var errAddr = errors.New("udp: Config.Addr is missing or not a unicast address; 
 
 // Open binds UDP port 4791 of an address.
 func Open(c Config) (Link, error) {
+	if err := c.fill(); err != nil {
+		return nil, err
+	}
+	if c.Portable {
+		return openPortable(c)
+	}
+	return openNative(c)
+}
+
+func (c *Config) fill() error {
 	if !c.Addr.IsValid() || c.Addr.IsUnspecified() || c.Addr.IsMulticast() {
-		return nil, errAddr
+		return errAddr
 	}
 	c.Addr = c.Addr.Unmap()
 	if c.RecvBuffer == 0 {
@@ -108,10 +138,41 @@ func Open(c Config) (Link, error) {
 	if c.SendBuffer == 0 {
 		c.SendBuffer = DefaultSendBuffer
 	}
-	if c.Portable {
-		return openPortable(c)
+	if c.SrcPorts == 0 {
+		c.SrcPorts = defaultSrcPorts
+		if c.Addr.IsLoopback() {
+			c.SrcPorts = 1
+		}
 	}
-	return openNative(c)
+	c.SrcPorts = powerOfTwo(c.SrcPorts, maxSrcPorts)
+	return nil
+}
+
+const (
+	defaultSrcPorts = 4
+	maxSrcPorts     = 64
+	maxShards       = 64
+)
+
+// powerOfTwo rounds n up to a power of two, at least 1 and at most limit.
+func powerOfTwo(n, limit int) int {
+	p := 1
+	for p < n && p < limit {
+		p *= 2
+	}
+	return p
+}
+
+// OpenShards opens several links on one address, a power of two and at least n.
+// The kernel gives a packet to the link with the index of its destination QPN
+// modulo their number, except where it has coalesced it with others: expect
+// strays. Where the system cannot do that, there is one link.
+func OpenShards(c Config, n int) ([]Link, error) {
+	if n = powerOfTwo(n, maxShards); n > 1 && !c.Portable {
+		return openNativeShards(c, n)
+	}
+	l, err := Open(c)
+	return []Link{l}, err
 }
 
 // counter names one statistic of a link.
@@ -122,6 +183,8 @@ const (
 	txBytes
 	txErrors
 	txBufferFull
+	txSegmented
+	txFallback
 	rxPackets
 	rxBytes
 	rxBadICRC
@@ -129,6 +192,8 @@ const (
 	rxTruncated
 	rxSolvedID
 	rxQueueFull
+	rxCoalesced
+	rxSocketFull
 	numCounters
 )
 
@@ -136,6 +201,7 @@ var counterNames = [numCounters]string{
 	txPackets: "link_tx_packets", txBytes: "link_tx_bytes", txErrors: "link_send_err", txBufferFull: "link_send_buffer_full",
 	rxPackets: "link_rx_packets", rxBytes: "link_rx_bytes", rxBadICRC: "drop_icrc_error", rxTooShort: "drop_too_short", rxTruncated: "drop_too_long",
 	rxSolvedID: "link_rx_nonzero_ip_id", rxQueueFull: "drop_link_queue_full",
+	txSegmented: "link_tx_gso_runs", txFallback: "link_gso_fallbacks", rxCoalesced: "link_rx_gro_runs", rxSocketFull: "drop_socket_buffer_full",
 }
 
 type counters [numCounters]uint64
@@ -149,6 +215,13 @@ func (c *counters) each(f func(string, uint64)) {
 // accept checks a received packet and, if it is good, completes d: its Data
 // becomes BTH to pad. d has its addresses and, in Data, the UDP payload.
 func (c *counters) accept(d *bth.Datagram) bool {
+	var crc bth.HeaderCRC
+	return c.acceptNear(d, &crc, 0)
+}
+
+// acceptNear is accept with what crc remembers, and a guess at the IPv4
+// identification.
+func (c *counters) acceptNear(d *bth.Datagram, crc *bth.HeaderCRC, guess uint16) bool {
 	c[rxPackets]++
 	c[rxBytes] += uint64(len(d.Data))
 	if len(d.Data) < bth.BTHLen+bth.ICRCLen {
@@ -156,12 +229,12 @@ func (c *counters) accept(d *bth.Datagram) bool {
 		return false
 	}
 	path := bth.Path{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort}
-	id, ok := path.CheckICRC(d.Data)
+	id, ok := crc.Check(&path, d.Data, guess)
 	if !ok {
 		c[rxBadICRC]++
 		return false
 	}
-	if id != 0 {
+	if id != guess {
 		c[rxSolvedID]++
 	}
 	d.ID = id

@@ -26,7 +26,7 @@ func (w *Switch) Link(a netip.Addr) (Link, error) {
 	if w.ports[a] != nil {
 		return nil, &InUseError{Addr: netip.AddrPortFrom(a, bth.Port), Holder: "another link of this switch has the address", Err: fmt.Errorf("duplicate address")}
 	}
-	m := &memory{inbox: newInbox(a), info: Info{Addr: a, SrcPort: bth.Port, Kind: "memory"}, sw: w, joined: map[netip.Addr]int{}}
+	m := &memory{inbox: newInbox(a), info: Info{Addr: a, SrcPorts: onePort, Kind: "memory"}, sw: w, joined: map[netip.Addr]int{}}
 	w.ports[a] = []*memory{m}
 	return m, nil
 }

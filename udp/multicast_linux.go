@@ -71,7 +71,7 @@ func (s *socket) bindGroup(fd int, group netip.Addr) error {
 		return errors.Join(
 			unix.Bind(fd, &unix.SockaddrInet6{Port: bth.Port, Addr: group.As16(), ZoneId: uint32(ifIndex)}),
 			unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: group.As16(), Interface: uint32(ifIndex)}),
-			unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, ifIndex))
+			s.eachSender(func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, ifIndex) }))
 	}
 	return errors.Join(
 		unix.Bind(fd, &unix.SockaddrInet4{Port: bth.Port, Addr: group.As4()}),

@@ -36,7 +36,7 @@ func openPortable(c Config) (Link, error) {
 	_ = conn.SetWriteBuffer(c.SendBuffer)
 	p := &portable{
 		inbox: newInbox(c.Addr.WithZone("")),
-		info:  Info{Addr: c.Addr, SrcPort: bth.Port, RecvBuffer: c.RecvBuffer, SendBuffer: c.SendBuffer, Kind: "portable socket", NoTrafficClass: true},
+		info:  Info{Addr: c.Addr, SrcPorts: onePort, RecvBuffer: c.RecvBuffer, SendBuffer: c.SendBuffer, Kind: "portable socket", NoTrafficClass: true},
 		conn:  conn,
 		done:  make(chan struct{}),
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/goroce/goroce/bth"
 	"golang.org/x/sys/unix"
@@ -27,6 +26,7 @@ type socket struct {
 	stats counters
 	rx    receiveRing
 	tx    sendRing
+	from  []sender
 
 	groups []*groupSocket
 	next   int           // of groups, to receive from first
@@ -35,18 +35,27 @@ type socket struct {
 }
 
 func openNative(c Config) (Link, error) {
-	s := &socket{info: Info{Addr: c.Addr, SrcPort: bth.Port, Kind: "socket"}, fd: -1, bell: -1, v6: c.Addr.Is6()}
-	if err := s.open(c); err != nil {
+	s, err := openSocket(c, false)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// openSocket opens one link; shared, others may have the same address.
+func openSocket(c Config, shared bool) (*socket, error) {
+	s := &socket{info: Info{Addr: c.Addr, Kind: "socket"}, fd: -1, bell: -1, v6: c.Addr.Is6()}
+	if err := s.open(c, shared); err != nil {
 		s.Close()
 		return nil, err
 	}
-	s.rx.init(c.Addr.WithZone(""))
+	s.rx.init(c.Addr.WithZone(""), s.info.GRO)
 	s.tx.init()
 	s.watch()
 	return s, nil
 }
 
-func (s *socket) open(c Config) (err error) {
+func (s *socket) open(c Config, shared bool) (err error) {
 	family := unix.AF_INET
 	if s.v6 {
 		family = unix.AF_INET6
@@ -60,13 +69,18 @@ func (s *socket) open(c Config) (err error) {
 	if err := s.setOptions(); err != nil {
 		return err
 	}
-	if !s.v6 {
-		// Multicast leaves through the interface that has the address.
-		_ = unix.SetsockoptInet4Addr(s.fd, unix.IPPROTO_IP, unix.IP_MULTICAST_IF, c.Addr.As4())
+	if shared {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return fmt.Errorf("udp: cannot share a port between shards: %w", err)
+		}
 	}
 	s.info.RecvBuffer = s.sizeBuffer(unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, c.RecvBuffer)
 	s.info.SendBuffer = s.sizeBuffer(unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, c.SendBuffer)
-	return s.bind(c.Addr)
+	s.setOffloads(c)
+	if err := s.bind(c.Addr); err != nil {
+		return err
+	}
+	return s.openSenders(c)
 }
 
 // setOptions makes the IP header predictable and its ECN bits visible.
@@ -106,14 +120,10 @@ func (s *socket) sizeBuffer(name, force, bytes int) int {
 }
 
 func (s *socket) bind(a netip.Addr) error {
-	var sa unix.Sockaddr
 	if s.v6 {
 		s.zone = zoneID(a.Zone())
-		sa = &unix.SockaddrInet6{Port: bth.Port, Addr: a.As16(), ZoneId: s.zone}
-	} else {
-		sa = &unix.SockaddrInet4{Port: bth.Port, Addr: a.As4()}
 	}
-	err := unix.Bind(s.fd, sa)
+	err := unix.Bind(s.fd, s.sockaddr(a, bth.Port))
 	at := netip.AddrPortFrom(a, bth.Port)
 	switch {
 	case err == nil:
@@ -124,6 +134,13 @@ func (s *socket) bind(a netip.Addr) error {
 		return fmt.Errorf("udp: no interface of this host has the address %v; `roce info` lists the usable ones: %w", a, err)
 	}
 	return fmt.Errorf("udp: cannot bind %v: %w", at, err)
+}
+
+func (s *socket) sockaddr(a netip.Addr, port uint16) unix.Sockaddr {
+	if s.v6 {
+		return &unix.SockaddrInet6{Port: int(port), Addr: a.As16(), ZoneId: s.zone}
+	}
+	return &unix.SockaddrInet4{Port: int(port), Addr: a.As4()}
 }
 
 func zoneID(zone string) uint32 {
@@ -165,12 +182,20 @@ func portHolder() string {
 func (s *socket) Info() Info { return s.info }
 
 // Counters implements Link.
-func (s *socket) Counters(f func(string, uint64)) { s.stats.each(f) }
+func (s *socket) Counters(f func(string, uint64)) {
+	s.stats[rxSocketFull] = socketDrops(s.fd)
+	s.stats.each(f)
+}
 
 // Close implements Link.
 func (s *socket) Close() error {
 	for _, g := range s.groups {
 		_ = unix.Close(g.fd)
+	}
+	for _, f := range s.from {
+		if f.fd != s.fd {
+			_ = unix.Close(f.fd)
+		}
 	}
 	if s.bell >= 0 {
 		_ = unix.Close(s.bell)
@@ -204,262 +229,4 @@ func (s *socket) Wait(timeout time.Duration) {
 func (s *socket) Wake() {
 	one := [8]byte{1}
 	_, _ = unix.Write(s.bell, one[:])
-}
-
-// mmsghdr is the kernel's struct mmsghdr.
-type mmsghdr struct {
-	hdr unix.Msghdr
-	n   uint32
-}
-
-// receiveRing holds what recvmmsg fills. Everything is allocated once.
-type receiveRing struct {
-	local netip.Addr
-	msgs  [burstSize]mmsghdr
-	iovs  [burstSize]unix.Iovec
-	names [burstSize]unix.RawSockaddrInet6 // large enough for both families
-	ctrl  [burstSize][64]byte
-	buf   []byte
-	out   [burstSize]bth.Datagram
-}
-
-// slotSize leaves room to notice datagrams that are too long.
-const slotSize = (maxPacket + 64) &^ 63
-
-func (r *receiveRing) init(local netip.Addr) {
-	r.local = local
-	r.buf = make([]byte, burstSize*slotSize)
-	for i := range r.msgs {
-		r.iovs[i].Base = &r.buf[i*slotSize]
-		r.iovs[i].SetLen(slotSize)
-		h := &r.msgs[i].hdr
-		h.Name = (*byte)(unsafe.Pointer(&r.names[i]))
-		h.Iov = &r.iovs[i]
-		h.SetIovlen(1)
-		h.Control = &r.ctrl[i][0]
-	}
-}
-
-// Receive implements Link.
-func (s *socket) Receive() []bth.Datagram {
-	if ds := s.receiveFrom(s.fd, s.rx.local); len(ds) > 0 || len(s.groups) == 0 {
-		return ds
-	}
-	for range s.groups {
-		g := s.groups[s.next%len(s.groups)]
-		s.next++
-		if ds := s.receiveFrom(g.fd, g.addr); len(ds) > 0 {
-			return ds
-		}
-	}
-	return nil
-}
-
-// receiveFrom receives a burst of what was sent to dst.
-func (s *socket) receiveFrom(fd int, dst netip.Addr) []bth.Datagram {
-	r := &s.rx
-	for i := range r.msgs {
-		h := &r.msgs[i].hdr
-		h.Namelen, h.Flags = uint32(unsafe.Sizeof(r.names[i])), 0
-		h.SetControllen(len(r.ctrl[i]))
-	}
-	n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), burstSize, unix.MSG_DONTWAIT, 0, 0)
-	if err != 0 {
-		return nil
-	}
-	afterReceive()
-	good := 0
-	for i := range int(n) {
-		if s.datagram(i, dst, &r.out[good]) {
-			good++
-		}
-	}
-	return r.out[:good]
-}
-
-// datagram turns slot i into a datagram and checks it.
-func (s *socket) datagram(i int, dst netip.Addr, d *bth.Datagram) bool {
-	r := &s.rx
-	m := &r.msgs[i]
-	if m.hdr.Flags&unix.MSG_TRUNC != 0 || int(m.n) > maxPacket {
-		s.stats[rxPackets]++
-		s.stats[rxTruncated]++
-		return false
-	}
-	*d = bth.Datagram{Dst: dst, Data: r.buf[i*slotSize : i*slotSize+int(m.n)]}
-	if s.v6 {
-		sa := &r.names[i]
-		d.Src, d.SrcPort = netip.AddrFrom16(sa.Addr), swap16(sa.Port)
-	} else {
-		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&r.names[i]))
-		d.Src, d.SrcPort = netip.AddrFrom4(sa.Addr), swap16(sa.Port)
-	}
-	parseControl(r.ctrl[i][:m.hdr.Controllen], d)
-	return s.stats.accept(d)
-}
-
-// parseControl reads traffic class and hop limit from control messages.
-func parseControl(b []byte, d *bth.Datagram) {
-	for len(b) >= unix.SizeofCmsghdr {
-		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
-		end := int(h.Len)
-		if end < unix.SizeofCmsghdr || end > len(b) {
-			return
-		}
-		if data := b[unix.CmsgLen(0):end]; len(data) > 0 {
-			switch {
-			case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TOS, h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_TCLASS:
-				d.TrafficClass = lowByte(data)
-			case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL, h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT:
-				d.HopLimit = lowByte(data)
-			}
-		}
-		b = b[min(len(b), unix.CmsgSpace(end-unix.CmsgLen(0))):]
-	}
-}
-
-// lowByte returns a control value that is a byte, or a native int.
-func lowByte(data []byte) byte {
-	if len(data) >= 4 {
-		return byte(*(*int32)(unsafe.Pointer(&data[0])))
-	}
-	return data[0]
-}
-
-// sendRing holds what sendmmsg reads: for each frame header, payload, trailer.
-type sendRing struct {
-	msgs  [burstSize]mmsghdr
-	iovs  [burstSize][3]unix.Iovec
-	names [burstSize]unix.RawSockaddrInet6
-	ctrl  [burstSize][ctrlSpace]byte
-}
-
-// ctrlSpace holds two control messages with an int each.
-const ctrlSpace = 2 * 24
-
-func (t *sendRing) init() {
-	for i := range t.msgs {
-		h := &t.msgs[i].hdr
-		h.Name = (*byte)(unsafe.Pointer(&t.names[i]))
-		h.Iov = &t.iovs[i][0]
-	}
-}
-
-// Send implements Link.
-func (s *socket) Send(b *bth.Burst) {
-	for frames := b.Frames(); len(frames) > 0; {
-		n := min(len(frames), burstSize)
-		for i := range n {
-			s.prepare(i, &frames[i])
-		}
-		s.sendAll(frames[:n])
-		frames = frames[n:]
-	}
-}
-
-// prepare seals a frame and fills slot i. Identification is 0: see the package
-// comment.
-func (s *socket) prepare(i int, f *bth.Frame) {
-	t := &s.tx
-	f.Seal(0)
-	h := &t.msgs[i].hdr
-	iov, n := &t.iovs[i], 0
-	for _, part := range [3][]byte{f.Header(), f.Payload, f.Trailer()} {
-		if len(part) > 0 {
-			iov[n].Base = &part[0]
-			iov[n].SetLen(len(part))
-			n++
-		}
-	}
-	h.SetIovlen(n)
-	h.Namelen = s.setName(&t.names[i], f.Path.Dst)
-	h.Control = nil
-	h.SetControllen(0)
-	if c := s.control(t.ctrl[i][:0], f.Path); len(c) > 0 {
-		h.Control = &c[0]
-		h.SetControllen(len(c))
-	}
-}
-
-func (s *socket) setName(to *unix.RawSockaddrInet6, a netip.Addr) uint32 {
-	if s.v6 {
-		*to = unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: swap16(bth.Port), Addr: a.As16()}
-		if a.IsLinkLocalUnicast() {
-			if to.Scope_id = s.zone; a.Zone() != "" {
-				to.Scope_id = zoneID(a.Zone())
-			}
-		}
-		return unix.SizeofSockaddrInet6
-	}
-	*(*unix.RawSockaddrInet4)(unsafe.Pointer(to)) = unix.RawSockaddrInet4{Family: unix.AF_INET, Port: swap16(bth.Port), Addr: a.As4()}
-	return unix.SizeofSockaddrInet4
-}
-
-// defaultHops is the hop limit of a packet whose path names none.
-const defaultHops = 64
-
-// control appends control messages for what differs from the socket's defaults:
-// any of them makes the kernel look up the route again.
-func (s *socket) control(b []byte, p *bth.Path) []byte {
-	level, tos, ttl := int32(unix.IPPROTO_IP), int32(unix.IP_TOS), int32(unix.IP_TTL)
-	if s.v6 {
-		level, tos, ttl = unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_HOPLIMIT
-	}
-	if p.TrafficClass != 0 {
-		b = appendControl(b, level, tos, int32(p.TrafficClass))
-	}
-	if p.HopLimit != 0 && p.HopLimit != defaultHops {
-		b = appendControl(b, level, ttl, int32(p.HopLimit))
-	}
-	return b
-}
-
-func appendControl(b []byte, level, kind, value int32) []byte {
-	at := len(b)
-	b = b[:at+unix.CmsgSpace(4)]
-	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[at]))
-	h.Level, h.Type = level, kind
-	h.SetLen(unix.CmsgLen(4))
-	*(*int32)(unsafe.Pointer(&b[at+unix.CmsgLen(0)])) = value
-	return b
-}
-
-// sendAll sends the prepared slots. A full send buffer is waited for, briefly;
-// an error belongs to the first message not sent, which is skipped.
-func (s *socket) sendAll(frames []bth.Frame) {
-	beforeSend()
-	waited := false
-	for at := 0; at < len(frames); {
-		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.tx.msgs[at])), uintptr(len(frames)-at), unix.MSG_DONTWAIT, 0, 0)
-		switch {
-		case err == 0:
-			for i := range int(n) {
-				s.stats[txPackets]++
-				s.stats[txBytes] += uint64(frames[at+i].Len())
-			}
-			at += int(n)
-		case err == unix.EINTR:
-		case (err == unix.EAGAIN || err == unix.ENOBUFS) && !waited:
-			s.stats[txBufferFull]++
-			s.waitWritable()
-			waited = true
-		default:
-			s.stats[txErrors]++
-			at++
-		}
-	}
-}
-
-// sendWait bounds how long a full send buffer may hold up its owner.
-const sendWait = 5 * time.Millisecond
-
-func (s *socket) waitWritable() {
-	ts := unix.NsecToTimespec(int64(sendWait))
-	_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, &ts, nil)
-}
-
-// swap16 turns a port in network order into a number and back.
-func swap16(v uint16) uint16 {
-	b := (*[2]byte)(unsafe.Pointer(&v))
-	return uint16(b[0])<<8 | uint16(b[1])
 }

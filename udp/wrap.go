@@ -26,7 +26,7 @@ func (t *tapped) Send(b *bth.Burst) {
 	now := time.Now()
 	for i := range b.Frames() {
 		f := &b.Frames()[i]
-		t.buf = f.Path.AppendDatagram(t.buf[:0], 0, f.Header(), f.Payload, f.Trailer())
+		t.buf = f.Path.AppendDatagram(t.buf[:0], f.ID, f.Header(), f.Payload, f.Trailer())
 		t.tap(now, true, t.buf)
 	}
 }

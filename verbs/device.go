@@ -37,12 +37,36 @@ type Config struct {
 	RecvBuffer, SendBuffer int
 	// Portable uses the portable socket even where a faster one exists.
 	Portable bool
+	// NoGSO and NoGRO leave the kernel's segmentation offload unused; see
+	// udp.Config.
+	NoGSO, NoGRO bool
+	// SrcPorts is how many UDP source ports the queue pairs are spread over;
+	// see udp.Config.
+	SrcPorts int
+	// Shards is over how many sockets and event loops the queue pairs are
+	// spread, rounded up to a power of two; default 1, at most 64. Queue
+	// pairs with one completion queue are in one shard. On Linux only.
+	Shards int
+	// Spin is how long an event loop that has run dry looks for packets before
+	// it goes to sleep. It saves the time of waking up and costs a processor
+	// that has something else to do; default 0. Callers that poll spin anyway.
+	Spin time.Duration
 	// NoWatch leaves changes of the interface and the address unnoticed: see
 	// Device.QueryPort.
 	NoWatch bool
-	// Congestion makes the controller of each queue pair; nil is a window
-	// that fits the receive buffer and shrinks under loss (congestion.AIMD).
+	// Congestion makes the controller of each queue pair; nil is the one that
+	// CongestionName names, fitted to the receive buffer. A queue pair may have
+	// its own: see QPConfig.
 	Congestion congestion.Factory
+	// CongestionName is a name that congestion.ByName takes; "" is the default
+	// there. LineRate is the rate of the port for it, if it has to know.
+	CongestionName string
+	LineRate       congestion.BitRate
+	// CNP says when packets with the congestion mark are answered.
+	CNP congestion.NotificationPoint
+	// Recovery says how lost packets are repaired; the zero value does
+	// everything, also what only another device of this package understands.
+	Recovery transport.Recovery
 	// Tap, if set, is shown every packet sent and received.
 	Tap udp.Tap
 	// Faults damage packets on purpose, sent and received, to see how a peer
@@ -69,18 +93,14 @@ type Device struct {
 	info  udp.Info
 	start time.Time
 
-	mu     sync.Mutex // whoever holds it owns link, engine and burst
-	link   udp.Link
-	engine *transport.Engine
-	burst  *bth.Burst
-	closed bool
+	shards []*shard // a power of two of them; QPN modulo their number is the place
+	nextCQ atomic.Uint32
 
-	keys      *mr.Table
-	sleeping  atomic.Int64 // until when the loop sleeps, as a Duration; 0 awake
-	loopEnded chan struct{}
-	stop      chan struct{}
+	keys *mr.Table
+	stop chan struct{}
 
-	// The port; all but the first and the last belong to the device's owner.
+	// The port; all but the first and the last belong to the owner of all
+	// shards.
 	activeMTU   atomic.Int64
 	port        *port                                // nil if never watched
 	watch       *watch                               // nil if not watched
@@ -99,9 +119,6 @@ type Device struct {
 // maxEvents bounds the queue of asynchronous events that nobody reads.
 const maxEvents = 1024
 
-// sendBurst is how many packets are sent at a time.
-const sendBurst = 64
-
 // Open opens a device. Close it to release the port.
 func Open(c Config) (*Device, error) {
 	c.fill()
@@ -112,53 +129,114 @@ func Open(c Config) (*Device, error) {
 		}
 		c.Addr = a
 	}
-	link := c.Link
-	if link == nil {
+	// A wrong name is found before anything is opened.
+	if _, err := congestion.ByName(c.CongestionName, congestion.Options{}); err != nil {
+		return nil, err
+	}
+	links, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	info := links[0].Info()
+	d := &Device{
+		cfg: c, info: info, gid: info.Addr.WithZone(""), start: time.Now(),
+		stop: make(chan struct{}), eventReady: make(chan struct{}, 1), watchEnded: make(chan struct{}),
+	}
+	for i, l := range links {
+		d.shards = append(d.shards, newShard(d, i, l))
+	}
+	d.startWatch()
+	if c.Polled || d.watch == nil {
+		close(d.watchEnded)
+	}
+	random := newRandom()
+	d.keys = mr.NewTable(c.MaxMR, random)
+	if d.cfg.Congestion == nil {
+		d.cfg.Congestion, _ = d.CongestionByName(c.CongestionName)
+	}
+	for _, s := range d.shards {
+		if err := d.startShard(s, random); err != nil {
+			if !c.Polled && d.watch != nil {
+				close(d.watchEnded) // it has not begun
+			}
+			_ = d.Close()
+			return nil, err
+		}
+	}
+	if !c.Polled && d.watch != nil {
+		go d.watchLoop(d.watch)
+	}
+	return d, nil
+}
+
+// open opens the links of the shards, with what taps and damages them.
+func (c *Config) open() ([]udp.Link, error) {
+	links := []udp.Link{c.Link}
+	if c.Link == nil {
 		var err error
-		link, err = udp.Open(udp.Config{Addr: c.Addr, RecvBuffer: c.RecvBuffer, SendBuffer: c.SendBuffer, Portable: c.Portable})
+		links, err = udp.OpenShards(udp.Config{
+			Addr: c.Addr, RecvBuffer: c.RecvBuffer, SendBuffer: c.SendBuffer, Portable: c.Portable,
+			NoGSO: c.NoGSO, NoGRO: c.NoGRO, SrcPorts: c.SrcPorts,
+		}, c.Shards)
 		if err != nil {
 			return nil, err
 		}
 	}
-	info := link.Info()
-	if c.Tap != nil {
-		link = udp.WithTap(link, c.Tap)
+	tap := c.Tap
+	if tap != nil && len(links) > 1 {
+		tap = oneAtATime(tap)
 	}
-	faulty, err := udp.WithFaults(link, udp.FaultConfig{Rules: c.Faults, Seed: c.FaultSeed})
-	if err != nil {
-		if c.Link == nil {
-			_ = link.Close()
+	for i, l := range links {
+		if tap != nil {
+			l = udp.WithTap(l, tap)
 		}
-		return nil, err
+		faulty, err := udp.WithFaults(l, udp.FaultConfig{Rules: c.Faults, Seed: c.FaultSeed + uint64(i)})
+		if err != nil {
+			for _, l := range links {
+				if c.Link == nil {
+					_ = l.Close()
+				}
+			}
+			return nil, err
+		}
+		links[i] = faulty
 	}
-	link = faulty
-	d := &Device{
-		cfg: c, info: info, gid: info.Addr.WithZone(""), start: time.Now(),
-		link: link, burst: bth.NewBurst(sendBurst, 4096),
-		stop: make(chan struct{}), loopEnded: make(chan struct{}), eventReady: make(chan struct{}, 1),
-		watchEnded: make(chan struct{}),
+	return links, nil
+}
+
+// oneAtATime makes a tap safe for several links.
+func oneAtATime(tap udp.Tap) udp.Tap {
+	var mu sync.Mutex
+	return func(at time.Time, sent bool, datagram []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		tap(at, sent, datagram)
 	}
-	d.startWatch()
-	random := newRandom()
-	d.keys = mr.NewTable(c.MaxMR, random)
-	congest := c.Congestion
-	if congest == nil {
-		congest = congestion.ForBuffer(info.RecvBuffer)
-	}
-	d.engine = transport.New(transport.Config{
-		Local: d.gid, SrcPort: info.SrcPort, Random: random, Congestion: congest, OnEvent: d.raise, MaxQP: c.MaxQP, PortMTU: d.ActiveMTU(),
+}
+
+func (d *Device) startShard(s *shard, random func() uint32) (err error) {
+	s.strays.shards = len(d.shards)
+	s.engine = transport.New(transport.Config{
+		Local: d.gid, SrcPorts: s.link.Info().SrcPorts, Random: random, Congestion: d.cfg.Congestion, CNP: d.cfg.CNP,
+		OnEvent: d.raise, MaxQP: d.cfg.MaxQP, PortMTU: d.ActiveMTU(), Recovery: d.cfg.Recovery, Shard: s.index, Shards: len(d.shards),
 	})
-	if c.Polled {
-		close(d.loopEnded)
-	} else {
-		go d.loop()
+	if d.cfg.Polled {
+		return nil
 	}
-	if c.Polled || d.watch == nil {
-		close(d.watchEnded)
-	} else {
-		go d.watchLoop(d.watch)
+	if s.guard, err = newGuard(); err != nil {
+		return fmt.Errorf("verbs: cannot create a timer: %w", err)
 	}
-	return d, nil
+	s.loopEnded = make(chan struct{})
+	go s.loop()
+	return nil
+}
+
+// CongestionByName returns the congestion controller with a name, fitted to the
+// device's receive buffer and line rate, for QPConfig.Congestion. A wrong name's
+// error tells the right ones.
+func (d *Device) CongestionByName(name string) (congestion.Factory, error) {
+	// A link that does not tell its buffer gets the smallest windows.
+	return congestion.ByName(name, congestion.Options{Buffer: max(1, d.info.RecvBuffer), LineRate: d.cfg.LineRate})
 }
 
 func (c *Config) fill() {
@@ -192,143 +270,92 @@ func newRandom() func() uint32 {
 // return ErrClosed, the port is free afterwards. Memory registered with the
 // device stays the caller's.
 func (d *Device) Close() error {
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
-		return ErrClosed
+	if err := d.own(d.shut); err != nil {
+		return err
 	}
-	d.closed = true
-	close(d.stop)
-	d.mu.Unlock()
-	d.link.Wake()
-	<-d.loopEnded
+	for _, s := range d.shards {
+		s.link.Wake()
+		if s.loopEnded != nil {
+			<-s.loopEnded
+		}
+	}
 	d.stopWatch()
-	d.mu.Lock() // let a poller that is inside finish
-	defer d.mu.Unlock()
-	return d.link.Close()
+	var err error
+	for _, s := range d.shards {
+		for !s.hold() { // until a caller that waits has left
+			s.link.Wake()
+			time.Sleep(closeStep)
+		}
+		s.lock() // let a poller that is inside finish
+		err = errors.Join(err, s.link.Close())
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// closeStep is how long Close waits before it looks again.
+const closeStep = 50 * time.Microsecond
+
+// shut marks the device closed; the caller owns all shards.
+func (d *Device) shut() {
+	for _, s := range d.shards {
+		s.transmit(d.now()) // acknowledgements that were held back
+		s.closed = true
+		if s.guard != nil {
+			s.guard.arm(1)
+		}
+	}
+	close(d.stop)
 }
 
 // now returns the device's time.
 func (d *Device) now() time.Duration { return time.Since(d.start) }
-
-// loop drives the device until Close.
-func (d *Device) loop() {
-	defer close(d.loopEnded)
-	for {
-		d.mu.Lock()
-		if d.closed {
-			d.mu.Unlock()
-			return
-		}
-		busy := d.drive()
-		timeout := d.idleFor()
-		if !busy {
-			d.sleeping.Store(int64(d.now() + timeout))
-		}
-		d.mu.Unlock()
-		if !busy {
-			d.link.Wait(timeout)
-			d.sleeping.Store(0)
-		}
-	}
-}
-
-// maxIdle bounds one sleep of the loop, to have one kind of timeout only.
-const maxIdle = time.Hour
-
-// idleFor returns how long nothing has to be done unless packets arrive.
-func (d *Device) idleFor() time.Duration {
-	if d.engine.Pending() {
-		return 0
-	}
-	at, ok := d.engine.Deadline()
-	if !ok {
-		return maxIdle
-	}
-	return max(0, min(maxIdle, at-d.now()))
-}
-
-// drive does one round of work: a burst received, due timers, bursts sent. It
-// reports whether there was anything to receive or more is to be sent. The
-// caller owns the device.
-func (d *Device) drive() (busy bool) {
-	now := d.now()
-	in := d.link.Receive()
-	for i := range in {
-		d.engine.Receive(now, &in[i])
-	}
-	if at, ok := d.engine.Deadline(); ok && at <= now {
-		d.engine.Timers(now)
-	}
-	return !d.transmit(now) || len(in) > 0
-}
-
-// transmitRounds bounds the bursts sent without looking at what arrives.
-const transmitRounds = 4
-
-// transmit sends what the engine has; it returns false when more is left.
-func (d *Device) transmit(now time.Duration) (drained bool) {
-	for range transmitRounds {
-		if !d.engine.Pending() {
-			return true
-		}
-		d.burst.Reset()
-		d.engine.Transmit(now, d.burst)
-		if len(d.burst.Frames()) > 0 {
-			d.link.Send(d.burst)
-		}
-	}
-	return !d.engine.Pending()
-}
-
-// after finishes a call that gave the engine work: send it now, and wake the
-// loop if it would sleep too long. The caller owns the device.
-func (d *Device) after(now time.Duration) {
-	drained := d.transmit(now)
-	if d.cfg.Polled {
-		return
-	}
-	until := time.Duration(d.sleeping.Load())
-	if until == 0 {
-		return
-	}
-	if at, ok := d.engine.Deadline(); !drained || ok && at < until {
-		d.sleeping.Store(0)
-		d.link.Wake()
-	}
-}
 
 // Poll does one round of a polled device's work: receive, timers, send. It is
 // for a peer that has nothing to poll, such as the target of RDMA WRITEs. It
 // reports whether it found anything to do, and never blocks. Every 100 ms it
 // also looks for news of the interface and the address.
 func (d *Device) Poll() bool {
-	if !d.mu.TryLock() {
-		return true // somebody else is at it
+	busy := false
+	for _, s := range d.shards {
+		busy = s.poll() || busy
 	}
-	defer d.mu.Unlock()
-	if d.closed {
-		return false
-	}
-	d.pollWatch()
-	return d.drive()
-}
-
-// waitPolled blocks until packets arrive or a timer is due, at most for limit.
-func (d *Device) waitPolled(limit time.Duration) {
-	d.mu.Lock()
-	timeout, closed := min(limit, d.idleFor()), d.closed
-	d.mu.Unlock()
-	if !closed && timeout > 0 {
-		d.link.Wait(timeout)
-	}
+	return busy
 }
 
 // Sync returns when all packets handled before the call have taken effect: the
 // caller sees what they wrote to registered memory.
-func (d *Device) Sync() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (d *Device) Sync() { d.own(func() {}) }
+
+// own runs f as the owner of all shards, unless the device is closed.
+func (d *Device) own(f func()) error {
+	for _, s := range d.shards {
+		s.lock()
+		defer s.mu.Unlock()
+	}
+	if d.shards[0].closed {
+		return ErrClosed
+	}
+	f()
+	return nil
+}
+
+// ownAlways is own on a closed device, too.
+func (d *Device) ownAlways(f func()) {
+	for _, s := range d.shards {
+		s.lock()
+		defer s.mu.Unlock()
+	}
+	f()
+}
+
+// shardOf returns the shard that a queue pair number belongs to; nil for
+// multicast, which every shard gets.
+func (d *Device) shardOf(n bth.QPN) *shard {
+	if n == bth.QPNMulticast {
+		return nil
+	}
+	return d.shards[int(n)&(len(d.shards)-1)]
 }
 
 // raise queues an asynchronous event. The engine calls it.
@@ -368,36 +395,83 @@ func (d *Device) Event(ctx context.Context) (transport.Event, error) {
 	}
 }
 
-// block waits for a signal; a polled device is driven meanwhile.
+// block waits for a signal, ctx or Close; a polled device is driven meanwhile.
 func (d *Device) block(ctx context.Context, ready <-chan struct{}) error {
-	if !d.cfg.Polled {
-		select {
-		case <-ready:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-d.stop:
-			return ErrClosed
-		}
+	if d.cfg.Polled && len(d.shards) == 1 {
+		return d.shards[0].wait(ctx, ready)
 	}
+	select {
+	case <-ready:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-d.stop:
+		return ErrClosed
+	}
+}
+
+// wait drives the shard until a signal comes, ctx is done, or the device is
+// closed. Where another caller does that already, it waits for that one's
+// signal.
+func (s *shard) wait(ctx context.Context, ready <-chan struct{}) error {
+	if !s.hold() {
+		return s.waitBehind(ctx, ready)
+	}
+	defer s.release()
+	wake := false
 	for {
 		select {
 		case <-ready:
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-d.stop:
+		case <-s.dev.stop:
 			return ErrClosed
 		default:
 		}
-		if !d.Poll() {
-			d.waitPolled(pollSlice)
+		if s.poll() {
+			continue
+		}
+		if !wake && ctx.Done() != nil {
+			wake = true
+			defer context.AfterFunc(ctx, s.link.Wake)()
+		}
+		s.sleep(ready, maxHeldSleep(s.dev))
+	}
+}
+
+// maxHeldSleep bounds the sleep of a waiting caller: a polled device has no one
+// else to look for news of the port.
+func maxHeldSleep(d *Device) time.Duration {
+	if d.cfg.Polled {
+		return watchEvery
+	}
+	return maxIdle
+}
+
+// waitBehind waits while another caller drives the shard; it looks now and then
+// whether that one has gone.
+func (s *shard) waitBehind(ctx context.Context, ready <-chan struct{}) error {
+	t := time.NewTicker(lookEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ready:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.dev.stop:
+			return ErrClosed
+		case <-t.C:
+			if !s.held.Load() {
+				return nil // look again, and perhaps take over
+			}
 		}
 	}
 }
 
-// pollSlice bounds how long a polled wait ignores its context.
-const pollSlice = time.Millisecond
+// lookEvery is how often a caller looks whether it should drive the shard.
+const lookEvery = time.Millisecond
 
 func signal(c chan struct{}) {
 	select {
@@ -421,13 +495,17 @@ func (d *Device) ActiveMTU() int { return int(d.activeMTU.Load()) }
 
 // Stats returns all counters by name.
 func (d *Device) Stats() map[string]uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	m := make(map[string]uint64)
-	put := func(name string, v uint64) { m[name] = v }
-	d.engine.Counters.Each(put)
-	d.link.Counters(put)
-	d.portStats(put)
+	add := func(name string, v uint64) { m[name] += v }
+	_ = d.own(func() {
+		for _, s := range d.shards {
+			s.engine.Counters.Each(add)
+			s.link.Counters(add)
+			add("drop_stray_queue_full", s.strays.lost)
+			add("link_rx_strays", s.strays.moved)
+		}
+		d.portStats(add)
+	})
 	d.evMu.Lock()
 	m["events_lost"] = d.eventsLost
 	d.evMu.Unlock()

@@ -1,10 +1,6 @@
 package verbs
 
 import (
-	"context"
-	"sync"
-
-	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
 )
@@ -65,10 +61,9 @@ func (p *PD) AllocMR(size int, access mr.Access) (*MR, error) {
 // Deregister ends the region's key. When it returns nothing touches the memory
 // any more; work requests that name it fail.
 func (m *MR) Deregister() error {
-	d := m.pd.dev
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := m.pd.domain.Deregister(m.Region); err != nil {
+	var err error
+	m.pd.dev.ownAlways(func() { err = m.pd.domain.Deregister(m.Region) })
+	if err != nil {
 		return &OpError{Op: "deregister MR", Err: err}
 	}
 	if m.pinned != nil {
@@ -95,16 +90,16 @@ func (p *PD) AllocMW(t mr.WindowType) (*MW, error) {
 
 // Key returns the window's R_Key as it is now.
 func (w *MW) Key() uint32 {
-	w.dev.mu.Lock()
-	defer w.dev.mu.Unlock()
-	return w.Window.Key()
+	var key uint32
+	w.dev.ownAlways(func() { key = w.Window.Key() })
+	return key
 }
 
 // Dealloc ends the window, bound or not.
 func (w *MW) Dealloc() error {
-	w.dev.mu.Lock()
-	defer w.dev.mu.Unlock()
-	if err := w.Window.Dealloc(); err != nil {
+	var err error
+	w.dev.ownAlways(func() { err = w.Window.Dealloc() })
+	if err != nil {
 		return &OpError{Op: "dealloc MW", Err: err}
 	}
 	return nil
@@ -128,17 +123,17 @@ func (p *PD) AllocFastMR(max int) (*FastMR, error) {
 
 // Key returns the L_Key and R_Key as they are now.
 func (f *FastMR) Key() uint32 {
-	f.dev.mu.Lock()
-	defer f.dev.mu.Unlock()
-	return f.FastRegion.Key()
+	var key uint32
+	f.dev.ownAlways(func() { key = f.FastRegion.Key() })
+	return key
 }
 
 // Dealloc ends the registration. It fails with mr.ErrBound while memory windows
 // are bound to it.
 func (f *FastMR) Dealloc() error {
-	f.dev.mu.Lock()
-	defer f.dev.mu.Unlock()
-	if err := f.FastRegion.Dealloc(); err != nil {
+	var err error
+	f.dev.ownAlways(func() { err = f.FastRegion.Dealloc() })
+	if err != nil {
 		return &OpError{Op: "dealloc fast MR", Err: err}
 	}
 	return nil
@@ -148,6 +143,7 @@ func (f *FastMR) Dealloc() error {
 type SRQ struct {
 	dev *Device
 	q   *qp.SharedRecv
+	sh  *shard // where its queue pairs live
 }
 
 // CreateSRQ returns a shared receive queue for maxWR work requests with maxSGE
@@ -156,7 +152,7 @@ func (p *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
 	if maxWR < 0 || maxWR > qp.MaxWR || maxSGE < 0 || maxSGE > qp.MaxSGE {
 		return nil, &OpError{Op: "create SRQ", Err: qp.ErrLimit}
 	}
-	return &SRQ{p.dev, qp.NewSharedRecv(p.domain, maxWR, maxSGE)}, nil
+	return &SRQ{p.dev, qp.NewSharedRecv(p.domain, maxWR, maxSGE), p.dev.nextShard()}, nil
 }
 
 // PostRecv posts a receive work request; see QP.PostRecv.
@@ -180,15 +176,15 @@ func (s *SRQ) Queue() *qp.SharedRecv { return s.q }
 
 // Len returns how many work requests wait.
 func (s *SRQ) Len() int {
-	s.dev.mu.Lock()
-	defer s.dev.mu.Unlock()
+	s.sh.lock()
+	defer s.sh.mu.Unlock()
 	return s.q.Len()
 }
 
 func (s *SRQ) own(op string, f func() error) error {
-	s.dev.mu.Lock()
-	defer s.dev.mu.Unlock()
-	if s.dev.closed {
+	s.sh.lock()
+	defer s.sh.mu.Unlock()
+	if s.sh.closed {
 		return ErrClosed
 	}
 	if err := f(); err != nil {
@@ -196,83 +192,3 @@ func (s *SRQ) own(op string, f func() error) error {
 	}
 	return nil
 }
-
-// CQ is a completion queue.
-type CQ struct {
-	dev   *Device
-	queue *cq.Queue
-	mu    sync.Mutex // one consumer at a time
-	ready chan struct{}
-}
-
-// CreateCQ returns a completion queue for at least cqe completions.
-func (d *Device) CreateCQ(cqe int) (*CQ, error) {
-	if cqe < 1 || cqe > d.cfg.MaxCQE {
-		return nil, &OpError{Op: "create CQ", Err: errCQE}
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, ErrClosed
-	}
-	c := &CQ{dev: d, ready: make(chan struct{}, 1)}
-	c.queue = cq.New(cqe, func() { signal(c.ready) })
-	return c, nil
-}
-
-// Poll moves up to len(wcs) completions into wcs and returns their number,
-// without blocking. On a polled device an empty queue makes it do a round of
-// the device's work first.
-func (c *CQ) Poll(wcs []cq.WC) int {
-	if n := c.take(wcs); n > 0 || !c.dev.cfg.Polled {
-		return n
-	}
-	c.dev.Poll()
-	return c.take(wcs)
-}
-
-func (c *CQ) take(wcs []cq.WC) int {
-	if c.queue.Len() == 0 {
-		return 0
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.queue.Poll(wcs)
-}
-
-// Wait polls until there is at least one completion, ctx is done, or the device
-// is closed. Several goroutines may wait.
-func (c *CQ) Wait(ctx context.Context, wcs []cq.WC) (int, error) {
-	for {
-		if n := c.Poll(wcs); n > 0 {
-			if c.queue.Len() > 0 {
-				signal(c.ready) // for another waiter
-			}
-			return n, nil
-		}
-		c.queue.Arm(false)
-		if c.queue.Len() > 0 {
-			continue
-		}
-		if err := c.dev.block(ctx, c.ready); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// Arm asks for one value on Ready at the next completion, or at the next
-// solicited or failed one. Completions that already wait do not count: poll
-// after arming (IBA 11.4.2.2).
-func (c *CQ) Arm(solicitedOnly bool) { c.queue.Arm(solicitedOnly) }
-
-// Ready is the channel that Arm announces. Do not use it together with Wait.
-func (c *CQ) Ready() <-chan struct{} { return c.ready }
-
-// Queue returns the queue as an event names it.
-func (c *CQ) Queue() *cq.Queue { return c.queue }
-
-// Len returns how many completions wait.
-func (c *CQ) Len() int { return c.queue.Len() }
-
-// Overflowed reports whether a completion was lost; the queue is then dead.
-func (c *CQ) Overflowed() bool { return c.queue.Overflowed() }

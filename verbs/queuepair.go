@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/congestion"
 	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
 	"github.com/goroce/goroce/transport"
@@ -29,11 +30,15 @@ type QPConfig struct {
 	MaxSendSGE, MaxRecvSGE int
 	MaxInline              int
 	SignalAll              bool // a completion for every send work request
+	// Congestion makes the congestion controller of a connected pair; nil is
+	// the device's. Device.CongestionByName has some.
+	Congestion congestion.Factory
 }
 
 // QP is a queue pair.
 type QP struct {
 	dev *Device
+	sh  *shard
 	q   *transport.QP
 	psn bth.PSN
 }
@@ -54,26 +59,55 @@ func (p *PD) CreateQP(c QPConfig) (*QP, error) {
 	if c.SendCQ == nil || c.RecvCQ == nil || c.SendCQ.dev != d || c.RecvCQ.dev != d {
 		return nil, &OpError{Op: "create QP", Err: errNoCQ}
 	}
+	if c.SRQ != nil && c.SRQ.dev != d {
+		return nil, &OpError{Op: "create QP", Err: errSRQ}
+	}
+	sh := c.shard()
+	var q *QP
+	var refused error
+	if err := d.own(func() { q, refused = sh.create(p, &c) }); err != nil {
+		return nil, err
+	}
+	if refused != nil {
+		return nil, &OpError{Op: "create QP", Err: refused}
+	}
+	return q, nil
+}
+
+// shard returns where the queue pair will live: with what it takes from and
+// reports to, so that as little as possible is shared.
+func (c *QPConfig) shard() *shard {
+	d := c.SendCQ.dev
+	switch {
+	case c.Type == qp.GSI:
+		return d.shardOf(bth.QPNGSI)
+	case c.SRQ != nil:
+		return c.SRQ.sh
+	}
+	return c.SendCQ.sh
+}
+
+// create makes the queue pair; the caller owns all shards.
+func (s *shard) create(p *PD, c *QPConfig) (*QP, error) {
 	var srq *qp.SharedRecv
 	if c.SRQ != nil {
-		if srq = c.SRQ.q; c.SRQ.dev != d {
-			return nil, &OpError{Op: "create QP", Err: errSRQ}
-		}
+		srq = c.SRQ.q
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, ErrClosed
-	}
-	q, err := d.engine.Create(p.domain, qp.Config{
+	q, err := s.engine.Create(p.domain, qp.Config{
 		Type: c.Type, SendCQ: c.SendCQ.queue, RecvCQ: c.RecvCQ.queue, SRQ: srq,
 		MaxSendWR: c.MaxSendWR, MaxRecvWR: c.MaxRecvWR, MaxSendSGE: c.MaxSendSGE, MaxRecvSGE: c.MaxRecvSGE,
 		MaxInline: c.MaxInline, SignalAll: c.SignalAll,
 	})
 	if err != nil {
-		return nil, &OpError{Op: "create QP", Err: err}
+		return nil, err
 	}
-	return &QP{dev: d, q: q, psn: d.engine.RandomPSN()}, nil
+	q.Congestion = c.Congestion
+	for _, cq := range []*CQ{c.SendCQ, c.RecvCQ} {
+		if cq.sh != s {
+			cq.share()
+		}
+	}
+	return &QP{dev: s.dev, sh: s, q: q, psn: s.engine.RandomPSN()}, nil
 }
 
 // QPN returns the queue pair's number.
@@ -196,25 +230,40 @@ func (q *QP) Activate(key bth.QKey) error {
 // or nothing; a refusal is a *qp.AttrError that says what is missing, what is
 // too much, or which value is out of range.
 func (q *QP) Modify(a *qp.Attr, mask qp.AttrMask) error {
-	d := q.dev
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+	s := q.sh
+	s.lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return ErrClosed
 	}
-	now := d.now()
-	if err := d.engine.Modify(now, q.q, a, mask); err != nil {
+	now := q.dev.now()
+	if err := s.engine.Modify(now, q.q, a, mask); err != nil {
 		return &OpError{Op: "modify", QPN: q.q.QPN, Err: err}
 	}
-	d.after(now)
+	s.after(now)
 	return nil
 }
 
 // Query returns the attributes as they are now.
 func (q *QP) Query() qp.Attr {
-	q.dev.mu.Lock()
-	defer q.dev.mu.Unlock()
+	q.sh.lock()
+	defer q.sh.mu.Unlock()
 	return q.q.Attr
+}
+
+// Stats returns what the pair knows of its connection: round trip times,
+// repairs of losses.
+func (q *QP) Stats() transport.QPStats {
+	q.sh.mu.Lock()
+	defer q.sh.mu.Unlock()
+	return q.q.Stats()
+}
+
+// Flow returns how fast the pair may send now, and what it knows of congestion.
+func (q *QP) Flow() transport.FlowStats {
+	q.sh.mu.Lock()
+	defer q.sh.mu.Unlock()
+	return q.q.Flow(q.dev.now())
 }
 
 // State returns the queue pair's state.
@@ -223,52 +272,55 @@ func (q *QP) State() qp.State { return q.Query().State }
 // PostSend posts a send work request. The request itself is copied; the memory
 // it names must stay as it is until the completion. An error means that nothing
 // was posted; see the errors of package qp.
+//
+// The packets leave during the call. The exception: while the caller polls the
+// completion queue in a loop, requests that are posted behind unanswered ones
+// leave with the next poll, so that many small ones share a system call.
 func (q *QP) PostSend(wr *qp.SendWR) error {
-	d := q.dev
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+	s := q.sh
+	s.lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return ErrClosed
 	}
-	now := d.now()
-	if err := d.engine.PostSend(now, q.q, wr); err != nil {
+	if err := s.engine.PostSend(q.q, wr); err != nil {
 		return &OpError{Op: "post send", QPN: q.q.QPN, Err: err}
 	}
-	d.after(now)
+	s.posted(q.q, 1)
 	return nil
 }
 
 // PostSendList posts several send work requests and sends them together. It
 // returns how many were posted; err belongs to the first one that was not.
 func (q *QP) PostSendList(wrs []qp.SendWR) (n int, err error) {
-	d := q.dev
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+	s := q.sh
+	s.lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return 0, ErrClosed
 	}
-	now := d.now()
-	for n = range wrs {
-		if err = d.engine.PostSend(now, q.q, &wrs[n]); err != nil {
+	for ; n < len(wrs); n++ {
+		if err = s.engine.PostSend(q.q, &wrs[n]); err != nil {
 			err = &OpError{Op: "post send", QPN: q.q.QPN, Err: err}
-			d.after(now)
-			return n, err
+			break
 		}
 	}
-	d.after(now)
-	return len(wrs), nil
+	if n > 0 {
+		s.posted(q.q, n)
+	}
+	return n, err
 }
 
 // PostRecv posts a receive work request, from INIT on. The same rules hold as
 // for PostSend.
 func (q *QP) PostRecv(wr *qp.RecvWR) error {
-	d := q.dev
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+	s := q.sh
+	s.lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return ErrClosed
 	}
-	if err := d.engine.PostRecv(q.q, wr); err != nil {
+	if err := s.engine.PostRecv(q.q, wr); err != nil {
 		return &OpError{Op: "post receive", QPN: q.q.QPN, Err: err}
 	}
 	return nil
@@ -278,13 +330,13 @@ func (q *QP) PostRecv(wr *qp.RecvWR) error {
 // address of the device's family in 224.0.0.0/4 or ff00::/8. Senders name the
 // group as DGID and 0xFFFFFF as queue pair; the Q_Key still has to match.
 func (q *QP) AttachMulticast(group netip.Addr) error {
-	return q.own("attach multicast", func(d *Device) error {
-		first, err := d.engine.Attach(q.q, group)
+	return q.own("attach multicast", func(s *shard) error {
+		first, err := s.engine.Attach(q.q, group)
 		if err != nil || !first {
 			return err
 		}
-		if err := d.link.Join(group); err != nil {
-			_, _ = d.engine.Detach(q.q, group)
+		if err := s.link.Join(group); err != nil {
+			_, _ = s.engine.Detach(q.q, group)
 			return err
 		}
 		return nil
@@ -293,24 +345,24 @@ func (q *QP) AttachMulticast(group netip.Addr) error {
 
 // DetachMulticast ends AttachMulticast.
 func (q *QP) DetachMulticast(group netip.Addr) error {
-	return q.own("detach multicast", func(d *Device) error {
-		last, err := d.engine.Detach(q.q, group)
+	return q.own("detach multicast", func(s *shard) error {
+		last, err := s.engine.Detach(q.q, group)
 		if err != nil || !last {
 			return err
 		}
-		return d.link.Leave(group)
+		return s.link.Leave(group)
 	})
 }
 
-// own runs f as the owner of the device.
-func (q *QP) own(op string, f func(d *Device) error) error {
-	d := q.dev
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+// own runs f as the owner of the queue pair's shard.
+func (q *QP) own(op string, f func(s *shard) error) error {
+	s := q.sh
+	s.lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return ErrClosed
 	}
-	if err := f(d); err != nil {
+	if err := f(s); err != nil {
 		return &OpError{Op: op, QPN: q.q.QPN, Err: err}
 	}
 	return nil
@@ -319,17 +371,18 @@ func (q *QP) own(op string, f func(d *Device) error) error {
 // Destroy ends the queue pair. Its outstanding work requests vanish without
 // completions; completions already queued stay.
 func (q *QP) Destroy() error {
-	d := q.dev
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+	s := q.sh
+	s.lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return ErrClosed
 	}
-	groups := d.engine.Groups(q.q)
-	d.engine.Destroy(q.q)
+	s.transmit(q.dev.now()) // an acknowledgement that was held back
+	groups := s.engine.Groups(q.q)
+	s.engine.Destroy(q.q)
 	for _, g := range groups {
-		if len(d.engine.Attached(g)) == 0 {
-			_ = d.link.Leave(g)
+		if len(s.engine.Attached(g)) == 0 {
+			_ = s.link.Leave(g)
 		}
 	}
 	return nil

@@ -309,10 +309,8 @@ func (d *Device) watchLoop(w *watch) {
 	defer close(d.watchEnded)
 	for {
 		_, err := w.receive(true)
-		d.mu.Lock()
-		more := !d.closed && d.takeNews(err)
-		d.mu.Unlock()
-		if !more {
+		more := false
+		if closed := d.own(func() { more = d.takeNews(err) }); closed != nil || !more {
 			return
 		}
 	}
@@ -325,12 +323,8 @@ const (
 )
 
 // pollWatch looks for news if it is time to. The caller owns the device.
-func (d *Device) pollWatch() {
-	if d.watch == nil {
-		return
-	}
-	now := d.now()
-	if now < d.watchAt {
+func (d *Device) pollWatch(now time.Duration) {
+	if d.watch == nil || now < d.watchAt {
 		return
 	}
 	d.watchAt = now + watchEvery
@@ -360,9 +354,9 @@ func (d *Device) takeNews(err error) bool {
 
 // stopWatch ends the watch; the caller does not own the device.
 func (d *Device) stopWatch() {
-	d.mu.Lock()
+	d.shards[0].lock()
 	w := d.watch
-	d.mu.Unlock()
+	d.shards[0].mu.Unlock()
 	if w != nil {
 		w.close()
 	}
@@ -376,7 +370,9 @@ func (d *Device) portChanged(c portChange) {
 	d.raise(transport.Event{Type: c.event, Reason: c.reason})
 	if c.lost {
 		d.lost = &AddressError{Addr: d.gid, Reason: c.reason}
-		d.engine.FailConnected(c.reason)
+		for _, s := range d.shards {
+			s.engine.FailConnected(c.reason)
+		}
 	}
 }
 
@@ -392,8 +388,8 @@ func (d *Device) updateMTU() {
 // when the address comes back, as the failed pairs stay in ERR; QueryPort says
 // how things are now.
 func (d *Device) Err() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.shards[0].lock()
+	defer d.shards[0].mu.Unlock()
 	if d.lost == nil {
 		return nil
 	}
@@ -421,7 +417,7 @@ func (d *Device) PortState() PortState { return d.QueryPort().State }
 // The address has gone away only when no interface has it any more. Those of
 // 127.0.0.0/8 are there as long as the loopback interface is up.
 func (d *Device) QueryPort() PortAttr {
-	d.mu.Lock()
+	d.shards[0].lock()
 	a := PortAttr{State: PortActive, HasGID: true, ActiveMTU: d.ActiveMTU(), Watched: d.watch != nil, Unwatched: d.unwatched}
 	if p := d.port; a.Watched {
 		a.HasGID, a.Interface, a.NetMTU = p.hasGID, p.name, p.netMTU
@@ -429,7 +425,7 @@ func (d *Device) QueryPort() PortAttr {
 			a.State = PortDown
 		}
 	}
-	d.mu.Unlock()
+	d.shards[0].mu.Unlock()
 	if !a.Watched && d.cfg.Link == nil {
 		d.lookAtPort(&a)
 	}

@@ -371,14 +371,14 @@ func watchOverrun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.mu.Lock()
+	a.shards[0].mu.Lock()
 	for i := range 100 {
 		if err := netlink.LinkSetMTU(link, 1400+i); err != nil {
 			t.Error(err)
 		}
 	}
 	ip(t, "addr", "del", "198.18.5.1/24", "dev", ifName)
-	a.mu.Unlock()
+	a.shards[0].mu.Unlock()
 	a.expect(t, transport.EventGIDChange, "the address 198.18.5.1 was removed from w0")
 	if a.Stats()["port_news_lost"] == 0 {
 		t.Error("no news was lost: the test shows nothing")

@@ -211,8 +211,8 @@ func openFed(t *testing.T, sw *udp.Switch, addr string) *fed {
 }
 
 func (f *fed) tell(news ...any) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.shards[0].mu.Lock()
+	defer f.shards[0].mu.Unlock()
 	tell(f.port, news...)
 	f.updateMTU()
 }

@@ -47,7 +47,7 @@ Exit status: 0 all went well, 1 something failed, 2 wrong usage.`,
 		},
 	}
 	root.SetHelpCommand(newHelpCommand())
-	root.AddCommand(newDemoCommand(), newInfoCommand(), newPingpongCommand(), newPerfCommand(), newDecodeCommand(), newFaultsTopic())
+	root.AddCommand(newDemoCommand(), newInfoCommand(), newPingpongCommand(), newPerfCommand(), newDecodeCommand(), newSimCommand(), newFaultsTopic())
 	return root
 }
 

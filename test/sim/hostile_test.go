@@ -134,7 +134,7 @@ func (f *fortress) revive(q *transport.QP) {
 		if op == qp.RDMARead {
 			wr.SGE[0].Length = 1000
 		}
-		if err := f.h.PostSend(f.now, q, &wr); err != nil {
+		if err := f.h.PostSend(q, &wr); err != nil {
 			f.Fatal(err)
 		}
 	}
@@ -162,7 +162,8 @@ func (f *fortress) besiege(packets int) {
 	f.valid = nil
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 256<<10 {
+	// Early packets may fill the engine's spare buffers: 256 of 4.3 kB.
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > (256+1152)<<10 {
 		f.Errorf("seed %d: the heap grew by %d bytes", f.seed, grown)
 	}
 	f.checkMemory()

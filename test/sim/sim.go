@@ -83,7 +83,7 @@ func (n *Net) AddHostWith(f congestion.Factory) *Host {
 	h.Keys = mr.NewTable(1<<16, n.rng.Uint32)
 	h.PD = h.Keys.NewDomain()
 	h.Engine = transport.New(transport.Config{
-		Local: h.Addr, SrcPort: bth.Port, Random: n.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
+		Local: h.Addr, SrcPorts: []uint16{bth.Port}, Random: n.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
 		Congestion: f,
 		OnEvent:    func(e transport.Event) { h.Events = append(h.Events, e) },
 	})
@@ -160,7 +160,7 @@ func (h *Host) connect(q *transport.QP, l Link, peer *Host, pq *transport.QP, pl
 }
 
 // Post posts a send work request at the present time.
-func (h *Host) Post(q *transport.QP, wr *qp.SendWR) error { return h.PostSend(h.net.now, q, wr) }
+func (h *Host) Post(q *transport.QP, wr *qp.SendWR) error { return h.PostSend(q, wr) }
 
 // Run lets time pass until done, which may post work, reports true. It fails
 // when nothing more can happen or when virtual time reaches limit.

@@ -1,0 +1,321 @@
+package verbs
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/transport"
+	"github.com/goroce/goroce/udp"
+)
+
+// shard is a link with the engine that it feeds, and the queue pairs that live
+// there. Whoever holds mu is its owner: the event loop, a caller that posts, or
+// a caller that polls a completion queue and finds the shard free. The last
+// does the loop's work itself, so that no thread has to wake another up between
+// a packet's arrival and the poll that sees its effect.
+type shard struct {
+	dev   *Device
+	index int
+
+	mu      sync.Mutex
+	waiters atomic.Int32 // callers that wait for mu: a poller keeps off then
+	link    udp.Link
+	engine  *transport.Engine
+	burst   *bth.Burst
+	strays  strays
+	closed  bool
+
+	// What is posted behind unanswered packets, while a caller polls, is not
+	// sent at once: the next poll, or the loop, sends it with what gathers.
+	deferred int
+	// Until when a caller is taken for the driver: it polled a moment ago. The
+	// loop stands by meanwhile and looks again when that time has passed.
+	leased   atomic.Int64
+	lastPoll time.Duration
+	// A caller that waits on a completion queue drives until it returns.
+	held     atomic.Bool
+	heldIdle atomic.Bool // and is asleep
+	guard    *guard      // wakes the loop when no caller drives any more
+	armed    time.Duration
+
+	sleeping  atomic.Int64  // until when the driver sleeps, as a Duration; 0 awake
+	loopEnded chan struct{} // nil without a loop
+}
+
+func newShard(d *Device, index int, link udp.Link) *shard {
+	return &shard{
+		dev: d, index: index, link: link, burst: bth.NewBurst(sendBurst, 4096),
+	}
+}
+
+// sendBurst is how many packets are sent at a time.
+const sendBurst = 256
+
+// lock makes the caller the owner, ahead of callers that poll.
+func (s *shard) lock() {
+	if s.mu.TryLock() {
+		return
+	}
+	s.waiters.Add(1)
+	s.mu.Lock()
+	s.waiters.Add(-1)
+}
+
+// lease is how long the loop keeps away after a poll that drove the shard, and
+// how soon after one poll the next has to come to count as polling in a loop.
+const lease = 200 * time.Microsecond
+
+// maxIdle bounds one sleep of the loop, to have one kind of timeout only.
+const maxIdle = time.Hour
+
+// loop drives the shard until Close, unless callers do.
+func (s *shard) loop() {
+	lockLoopThread()
+	defer close(s.loopEnded)
+	defer s.guard.close()
+	spin := s.dev.cfg.Spin
+	lastBusy := time.Duration(0)
+	for {
+		if s.callersDrive() {
+			s.standBy()
+		}
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return
+		}
+		if s.callersDrive() {
+			s.mu.Unlock()
+			continue
+		}
+		s.leased.Store(0)
+		now := s.dev.now()
+		busy := s.drive(now)
+		if busy {
+			lastBusy = now
+		}
+		idle := !busy && now-lastBusy >= spin
+		var timeout time.Duration
+		if idle {
+			timeout = s.idleFor()
+			s.sleeping.Store(int64(now + timeout))
+		}
+		s.mu.Unlock()
+		if idle {
+			s.link.Wait(timeout)
+			s.sleeping.Store(0)
+		}
+	}
+}
+
+// callersDrive reports whether the loop has nothing to do.
+func (s *shard) callersDrive() bool {
+	if s.held.Load() {
+		return true
+	}
+	until := s.leased.Load()
+	return until != 0 && int64(s.dev.now()) < until
+}
+
+// guardAfter is when the loop looks whether callers still drive; a caller that
+// polls puts that off every rearmAfter.
+const (
+	guardAfter = 500 * time.Microsecond
+	rearmAfter = 200 * time.Microsecond
+)
+
+// standBy sleeps until it is time to see whether callers still drive: a caller
+// that polls puts the time off, one that waits sets it when it returns.
+func (s *shard) standBy() {
+	if !s.held.Load() {
+		s.guard.arm(guardAfter)
+	}
+	s.guard.wait()
+}
+
+// idleFor returns how long nothing has to be done unless packets arrive.
+func (s *shard) idleFor() time.Duration {
+	if s.engine.Pending() {
+		return 0
+	}
+	at, ok := s.engine.Deadline()
+	if !ok {
+		return maxIdle
+	}
+	return max(0, min(maxIdle, at-s.dev.now()))
+}
+
+// drive does one round of work: a burst received, due timers, bursts sent. It
+// reports whether there was anything to receive or more is to be sent. The
+// caller owns the shard.
+func (s *shard) drive(now time.Duration) (busy bool) {
+	n := s.receive(now)
+	return !s.transmit(now) || n > 0
+}
+
+// receive handles a burst and the timers that are due. It returns how many
+// packets there were.
+func (s *shard) receive(now time.Duration) int {
+	in := s.link.Receive()
+	if s.strays.shards > 1 {
+		in = s.sort(in)
+	}
+	for i := range in {
+		s.engine.Receive(now, &in[i])
+	}
+	if at, ok := s.engine.Deadline(); ok && at <= now {
+		s.engine.Timers(now)
+	}
+	return len(in)
+}
+
+// transmitRounds bounds the bursts sent without looking at what arrives.
+const transmitRounds = 2
+
+// transmit sends what the engine has; it returns false when more is left.
+func (s *shard) transmit(now time.Duration) (drained bool) {
+	s.deferred = 0
+	for range transmitRounds {
+		if !s.engine.Pending() {
+			return true
+		}
+		s.burst.Reset()
+		s.engine.Transmit(now, s.burst)
+		if len(s.burst.Frames()) == 0 {
+			break
+		}
+		s.link.Send(s.burst)
+	}
+	return !s.engine.Pending()
+}
+
+// maxDeferred bounds the work requests that wait for company.
+const maxDeferred = 64
+
+// posted finishes a post of send work requests to q: they are sent now, unless
+// a polling caller will be back soon and q has packets under way anyway.
+func (s *shard) posted(q *transport.QP, n int) {
+	if s.leased.Load() == 0 {
+		s.after(s.dev.now())
+		return
+	}
+	if s.deferred += n; s.deferred < maxDeferred && q.InFlight() {
+		return
+	}
+	// The next poll sends the acknowledgements: they would only hold up the
+	// request.
+	s.engine.HoldACKs = true
+	s.after(s.dev.now())
+	s.engine.HoldACKs = false
+}
+
+// after finishes a call that gave the engine work: send it now, and wake the
+// driver if it would sleep too long. The caller owns the shard.
+func (s *shard) after(now time.Duration) {
+	drained := s.transmit(now)
+	until := time.Duration(s.sleeping.Load())
+	if until == 0 {
+		return
+	}
+	if at, ok := s.engine.Deadline(); !drained || ok && at < until {
+		s.sleeping.Store(0)
+		s.link.Wake()
+	}
+}
+
+// poll drives the shard if it is free. It reports whether there was anything to
+// do, or somebody else is at it.
+func (s *shard) poll() bool {
+	if s.waiters.Load() > 0 || !s.mu.TryLock() {
+		return true
+	}
+	busy := !s.closed && s.pollOwned()
+	s.mu.Unlock()
+	return busy
+}
+
+func (s *shard) pollOwned() bool {
+	now := s.dev.now()
+	if s.dev.cfg.Polled {
+		s.leased.Store(1) // there is no loop: whoever posts will poll
+		if s.index == 0 {
+			s.dev.pollWatch(now)
+		}
+	} else if now-s.lastPoll < lease {
+		if now-time.Duration(s.leased.Load()) > -lease/2 {
+			s.leased.Store(int64(now + lease))
+		}
+		if now-s.armed > rearmAfter {
+			s.armed = now
+			s.guard.arm(guardAfter)
+		}
+	}
+	s.lastPoll = now
+	n := s.receive(now)
+	if !s.engine.Pending() {
+		return n > 0
+	}
+	// The caller is likely to answer: what it posts goes out ahead of the
+	// acknowledgement. If it does not, it polls again.
+	s.engine.HoldACKs = n > 0 && n <= few
+	drained := s.transmit(now)
+	s.engine.HoldACKs = false
+	return !drained || n > 0
+}
+
+// few is how many packets may arrive in one poll for it to leave
+// acknowledgements to the next call.
+const few = 2
+
+// hold makes the caller the driver for as long as it waits. It fails when
+// another caller is already.
+func (s *shard) hold() bool {
+	return s.held.CompareAndSwap(false, true)
+}
+
+// release ends hold. The caller is likely to poll, post or wait again at once;
+// the loop looks a little later.
+func (s *shard) release() {
+	if !s.dev.cfg.Polled {
+		s.mu.Lock()
+		now := s.dev.now()
+		s.leased.Store(int64(now + lease))
+		s.lastPoll, s.armed = now, now
+		s.held.Store(false)
+		if !s.closed {
+			s.guard.arm(guardAfter)
+		}
+		s.mu.Unlock()
+		return
+	}
+	s.held.Store(false)
+}
+
+// sleep blocks a holder until packets arrive, a timer is due, or it is woken, at
+// most for limit.
+func (s *shard) sleep(ready <-chan struct{}, limit time.Duration) {
+	s.mu.Lock()
+	timeout := min(limit, s.idleFor())
+	if s.closed || timeout <= 0 {
+		s.mu.Unlock()
+		return
+	}
+	s.heldIdle.Store(true)
+	s.sleeping.Store(int64(s.dev.now() + timeout))
+	s.mu.Unlock()
+	if len(ready) == 0 {
+		s.link.Wait(timeout)
+	}
+	s.heldIdle.Store(false)
+	s.sleeping.Store(0)
+}
+
+// wakeHolder wakes a caller that sleeps in a wait: what it waits for may have
+// happened without a packet.
+func (s *shard) wakeHolder() {
+	if s.heldIdle.Load() {
+		s.link.Wake()
+	}
+}

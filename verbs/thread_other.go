@@ -1,0 +1,8 @@
+//go:build !linux
+
+package verbs
+
+import "runtime"
+
+// lockLoopThread gives the calling goroutine a thread of its own.
+func lockLoopThread() { runtime.LockOSThread() }
