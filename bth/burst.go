@@ -37,8 +37,14 @@ const wrongICRC = 0xFFFFFFFF
 
 // Seal computes the ICRC for the IPv4 identification id and sets the trailer.
 func (f *Frame) Seal(id uint16) {
+	var c HeaderCRC
+	f.SealWith(&c, id)
+}
+
+// SealWith is Seal with what c remembers.
+func (f *Frame) SealWith(c *HeaderCRC, id uint16) {
 	t := append(f.trailer[:0], zeroPad[:f.pad]...)
-	icrc := f.Path.ICRC(id, f.Header(), f.Payload, int(f.pad))
+	icrc := c.ICRC(f.Path, id, f.Header(), f.Payload, int(f.pad))
 	if f.Corrupt {
 		icrc ^= wrongICRC
 	}

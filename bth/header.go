@@ -25,6 +25,26 @@ const (
 // Port is the UDP destination port of RoCEv2, in both directions.
 const Port = 4791
 
+// UDP source ports are free to choose; they spread flows over paths and queues.
+// This stack sends from 4791 or from one port in 64 of the range that network
+// cards use, 0xC000…0xFFFF, so that another end of it can guess what it faces. A
+// wrong guess must do no harm.
+const (
+	FirstSrcPort = 0xC000
+	srcPortStep  = 64
+	srcPortMark  = 37
+	// NumSrcPorts is how many there are beside 4791.
+	NumSrcPorts = (1<<16 - FirstSrcPort) / srcPortStep
+)
+
+// SrcPort returns source port i, 0 ≤ i < NumSrcPorts.
+func SrcPort(i int) uint16 { return uint16(FirstSrcPort + i*srcPortStep + srcPortMark) }
+
+// OwnSrcPort reports whether this stack sends from the port.
+func OwnSrcPort(p uint16) bool {
+	return p == Port || p >= FirstSrcPort && p%srcPortStep == srcPortMark
+}
+
 // BTH is the base transport header (IBA 9.2).
 type BTH struct {
 	Opcode    Opcode

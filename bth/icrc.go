@@ -31,25 +31,76 @@ const (
 // identification that the packet will carry; IPv6 has none. Put it on the wire
 // with [AppendICRC]: it is little-endian there.
 func (p *Path) ICRC(id uint16, hdr, payload []byte, pad int) uint32 {
-	var buf headerBuf
-	n := p.maskedHeaders(&buf, id, len(hdr)+len(payload)+pad+ICRCLen)
-	k := copy(buf[n:], hdr)
-	buf[n+4] = 0xFF // FECN, BECN and the reserved bits may change on the way
-	crc := crcHeaders(buf[:n+k])
-	if k < len(hdr) {
-		crc = crc32.Update(crc, crc32.IEEETable, hdr[k:])
+	var c HeaderCRC
+	return c.ICRC(p, id, hdr, payload, pad)
+}
+
+// HeaderCRC computes ICRCs as Path.ICRC does, and remembers what the IP and UDP
+// headers contribute: it is the same for all packets of one length on one path.
+// The zero value is ready for use; it is not safe for concurrent use.
+type HeaderCRC struct {
+	path   Path
+	length int    // of the UDP payload; 0 nothing is remembered
+	reg    uint32 // the CRC register after the headers, for identification 0
+}
+
+// ICRC is Path.ICRC for the path p.
+func (c *HeaderCRC) ICRC(p *Path, id uint16, hdr, payload []byte, pad int) uint32 {
+	if n := len(hdr) + len(payload) + pad + ICRCLen; n != c.length || *p != c.path {
+		c.path, c.length = *p, n
+		c.reg = p.headerRegister(n)
 	}
-	if len(payload) > 0 {
+	reg := c.reg
+	if id != 0 && p.Src.Is4() {
+		reg ^= idEffect[0][id>>8] ^ idEffect[1][id&0xFF]
+	}
+	var bth [BTHLen]byte
+	copy(bth[:], hdr)
+	bth[4] = 0xFF // FECN, BECN and the reserved bits may change on the way
+	crc := ^slice(reg, bth[:])
+	if rest := hdr[BTHLen:]; len(rest) >= vectorLen {
+		crc = crc32.Update(crc, crc32.IEEETable, rest)
+	} else {
+		crc = ^slice(^crc, rest)
+	}
+	if len(payload) >= vectorLen {
 		crc = crc32.Update(crc, crc32.IEEETable, payload)
+	} else {
+		crc = ^slice(^crc, payload)
 	}
 	if pad > 0 {
-		crc = crc32.Update(crc, crc32.IEEETable, zeroPad[:pad])
+		crc = ^slice(^crc, zeroPad[:pad])
 	}
 	return crc
 }
 
-// headerBuf holds a copy of the headers in which to mask fields.
-type headerBuf [ipv6Len + udpLen + MaxHeaderLen]byte
+// vectorLen is from how many bytes on the standard library is faster than our
+// own table code.
+const vectorLen = 64
+
+// idEffect[k][b] is what byte k of the IPv4 identification, if it is b, changes
+// in the CRC register at the end of the UDP header.
+var idEffect = func() (t [2][256]uint32) {
+	var zeros [ipv4Len + udpLen]byte
+	for k := range t {
+		for b := range t[k] {
+			h := zeros
+			h[4+k] = byte(b)
+			t[k][b] = slice(0, h[4:]) ^ slice(0, zeros[4:])
+		}
+	}
+	return t
+}()
+
+// headerRegister returns the CRC register after the IP and UDP headers in front
+// of a UDP payload of n bytes, with IPv4 identification 0.
+func (p *Path) headerRegister(n int) uint32 {
+	var buf headerBuf
+	return slice(afterLRH, buf[:p.maskedHeaders(&buf, 0, n)])
+}
+
+// headerBuf holds the IP and UDP headers.
+type headerBuf [ipv6Len + udpLen]byte
 
 // maskedHeaders writes the IP and UDP headers with the fields that change on
 // the way set to ones, and returns their length.
@@ -138,12 +189,15 @@ func AppendICRC(b []byte, icrc uint32) []byte {
 // it tries identification 0 and then solves for the one that makes the CRC
 // right, with DF set or clear, which leaves 15 bits of check; the identification
 // found is returned. IPv6 has none and keeps all 32 bits.
-func (p *Path) CheckICRC(b []byte) (id uint16, ok bool) { return p.CheckICRCNear(b, 0) }
+func (p *Path) CheckICRC(b []byte) (id uint16, ok bool) {
+	var c HeaderCRC
+	return c.Check(p, b, 0)
+}
 
-// CheckICRCNear is CheckICRC that tries a guess at the identification first: a
+// Check is Path.CheckICRC that tries a guess at the identification first: a
 // sender that segments numbers the packets of a run 0, 1, 2, …, and solving
 // costs more than a right guess.
-func (p *Path) CheckICRCNear(b []byte, guess uint16) (id uint16, ok bool) {
+func (c *HeaderCRC) Check(p *Path, b []byte, guess uint16) (id uint16, ok bool) {
 	if len(b) < BTHLen+ICRCLen {
 		return 0, false
 	}
@@ -152,7 +206,7 @@ func (p *Path) CheckICRCNear(b []byte, guess uint16) (id uint16, ok bool) {
 	}
 	body := b[:len(b)-ICRCLen]
 	want := binary.LittleEndian.Uint32(b[len(body):])
-	got := p.ICRC(guess, body, nil, 0)
+	got := c.ICRC(p, guess, body, nil, 0)
 	if got == want {
 		return guess, true
 	}
@@ -185,7 +239,7 @@ func solveID(diff uint32, udpPayload int) (uint16, bool) {
 // packet, is cut short, or is one of the forms that RoCE forbids: an IP
 // fragment, or an IP header with options.
 func CheckDatagram(b []byte) (computed, received uint32, ok bool) {
-	var h headerBuf
+	var h [ipv6Len + udpLen + BTHLen]byte
 	total, l3 := 0, 0
 	switch {
 	case len(b) >= ipv4Len+udpLen+BTHLen && b[0] == 0x45 && b[9] == protUDP && !fragment(b):
@@ -216,7 +270,7 @@ func CheckDatagram(b []byte) (computed, received uint32, ok bool) {
 		h[l3+6], h[l3+7] = 0xFF, 0xFF
 	}
 	h[bthAt+4] = 0xFF
-	crc := crcHeaders(h[:bthAt+BTHLen])
+	crc := ^slice(afterLRH, h[:bthAt+BTHLen])
 	crc = crc32.Update(crc, crc32.IEEETable, b[bthAt+BTHLen:total-ICRCLen])
 	return crc, binary.LittleEndian.Uint32(b[total-ICRCLen:]), true
 }
@@ -225,11 +279,10 @@ func CheckDatagram(b []byte) (computed, received uint32, ok bool) {
 // link header of InfiniBand, which Ethernet lacks.
 const afterLRH = 0xDEBB20E3
 
-// crcHeaders returns the CRC of those 8 bytes and b. The standard library does
-// the same, but makes its argument escape to the heap, which would cost an
-// allocation per packet; for so few bytes its vector code gains nothing.
-func crcHeaders(b []byte) uint32 {
-	r := uint32(afterLRH)
+// slice runs the CRC register over b. The standard library does the same, but
+// makes its argument escape to the heap, which would cost an allocation per
+// packet; for few bytes its vector code gains nothing.
+func slice(r uint32, b []byte) uint32 {
 	t := &slicing
 	for len(b) >= 8 {
 		r ^= binary.LittleEndian.Uint32(b)
@@ -240,7 +293,7 @@ func crcHeaders(b []byte) uint32 {
 	for _, c := range b {
 		r = t[0][byte(r)^c] ^ r>>8
 	}
-	return ^r
+	return r
 }
 
 // slicing[k][c] is the effect on the register of byte c, k bytes later.

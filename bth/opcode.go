@@ -36,6 +36,11 @@ const (
 	UDSendOnlyImm Opcode = 0x65
 
 	CNP Opcode = 0x81
+
+	// SelectiveAck is of the range that the standard leaves to manufacturers
+	// (0xC0–0xFF): an ACK or NAK of package transport that tells in its payload
+	// what has come behind a gap. It goes to peers that have asked for it.
+	SelectiveAck Opcode = 0xC8
 )
 
 // Transport is the service an opcode belongs to; its value is the opcode base.
@@ -89,6 +94,7 @@ const (
 	OpAcknowledge
 	OpAtomicAck
 	OpCNP
+	OpSelectiveAck
 )
 
 // Header is a set of extended headers. The headers of a packet follow its BTH
@@ -195,6 +201,7 @@ func buildTable() (t [256]Info) {
 		t[o] = rows[o&0x1F].info(UD, "UD ", HasDETH)
 	}
 	t[CNP] = Info{Name: "CNP", Transport: CNPClass, Op: OpCNP, Headers: HasCNPPad, HeaderLen: BTHLen + cnpPadLen}
+	t[SelectiveAck] = Info{Name: "goroce Selective Acknowledge", Transport: RC, Op: OpSelectiveAck, Headers: HasAETH, HeaderLen: BTHLen + AETHLen, Payload: true}
 	return t
 }
 

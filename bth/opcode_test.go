@@ -66,6 +66,7 @@ type opcodeFacts struct {
 func wantOpcodes() map[bth.Opcode]opcodeFacts {
 	base := map[string]uint8{"RC": 0x00, "UC": 0x20, "UD": 0x60, "XRC": 0xA0}
 	m := map[bth.Opcode]opcodeFacts{
+		0xC8: {"goroce Selective Acknowledge", bth.RC, "AETH", 16, bth.Only, true, false, false},
 		0x81: {"CNP", bth.CNPClass, "reserved16", 28, bth.Only, false, false, false},
 	}
 	for _, s := range specOpcodes {
@@ -106,7 +107,7 @@ func headerNames(h bth.Header) (s string) {
 
 func TestOpcodeTableIsThatOfTheStandard(t *testing.T) {
 	want := wantOpcodes()
-	if len(want) != 25+12+2+25+1 {
+	if len(want) != 25+12+2+25+2 {
 		t.Fatalf("the table expected here has %d rows", len(want))
 	}
 	for i := range 256 {

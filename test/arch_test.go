@@ -21,18 +21,21 @@ const module = "github.com/goroce/goroce"
 // path. "*" is anything. A package that is not listed fails the test: decide
 // where it belongs first.
 var layers = map[string][]string{
-	"bth":        {},
-	"bth/layers": {"bth", "github.com/google/gopacket"},
-	"mr":         {"golang.org/x/sys"},
-	"cq":         {"bth"},
-	"qp":         {"bth", "mr", "cq"},
-	"congestion": {},
-	"transport":  {"bth", "mr", "cq", "qp", "congestion"},
-	"udp":        {"bth", "golang.org/x/sys"},
-	"verbs":      {"bth", "mr", "cq", "qp", "congestion", "transport", "udp", "golang.org/x/sys", "github.com/vishvananda/netlink"},
-	"cm":         {"bth", "mr", "cq", "qp", "verbs"},
-	"cmd/roce": {"bth", "bth/layers", "mr", "cq", "qp", "congestion", "transport", "udp", "verbs", "cm",
-		"github.com/google/gopacket", "github.com/jedib0t/go-pretty", "github.com/spf13/cobra", "golang.org/x/sys"},
+	"bth":           {},
+	"bth/layers":    {"bth", "github.com/google/gopacket"},
+	"mr":            {"golang.org/x/sys"},
+	"cq":            {"bth"},
+	"qp":            {"bth", "mr", "cq"},
+	"congestion":    {},
+	"transport":     {"bth", "mr", "cq", "qp", "congestion"},
+	"udp":           {"bth", "golang.org/x/sys"},
+	"verbs":         {"bth", "mr", "cq", "qp", "congestion", "transport", "udp", "golang.org/x/sys", "github.com/vishvananda/netlink"},
+	"cm":            {"bth", "mr", "cq", "qp", "verbs"},
+	"fabric":        {"bth", "mr", "cq", "qp", "congestion", "transport"},
+	"fabric/plot":   {"fabric", "gonum.org/v1/plot"},
+	"cmd/roce/perf": {"bth", "mr", "cq", "qp", "verbs"},
+	"cmd/roce": {"bth", "bth/layers", "mr", "cq", "qp", "congestion", "transport", "udp", "verbs", "cm", "fabric", "fabric/plot", "cmd/roce/perf",
+		"github.com/google/gopacket", "github.com/jedib0t/go-pretty", "github.com/schollz/progressbar", "github.com/spf13/cobra", "golang.org/x/sys"},
 	"test/*": {"*"},
 }
 

@@ -12,8 +12,11 @@ import (
 // response handles an answer to one of our requests (IBA 9.7.5, 9.7.6).
 func (e *Engine) response(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.req
-	if !e.plausible(q, p, info) {
+	if info.Op != bth.OpSelectiveAck && !e.plausible(q, p, info) {
 		e.Counters[DropStaleResponse]++
+		if info.Op == bth.OpReadResponse {
+			e.answerAgain(q, p.PSN)
+		}
 		return
 	}
 	switch info.Op {
@@ -23,6 +26,8 @@ func (e *Engine) response(now time.Duration, q *QP, p *bth.Packet, info *bth.Inf
 		e.atomicAck(now, q, p)
 	case bth.OpAcknowledge:
 		e.acknowledge(now, q, p)
+	case bth.OpSelectiveAck:
+		e.selectiveAck(now, q, p)
 	}
 	if q.Attr.State == qp.Err {
 		return
@@ -58,8 +63,12 @@ func (e *Engine) acknowledge(now time.Duration, q *QP, p *bth.Packet) {
 		e.ackBefore(now, q, p.PSN.Next())
 	case bth.KindRNR:
 		e.Counters[RcvdRNR]++
-		if e.ackBefore(now, q, p.PSN); r.una == p.PSN && q.Attr.State != qp.Err {
+		switch e.ackBefore(now, q, p.PSN); {
+		case q.Attr.State == qp.Err:
+		case r.una == p.PSN:
 			e.receiverNotReady(now, q, syn)
+		default:
+			e.repeatFrom(now, q, p.PSN)
 		}
 	case bth.KindNAK:
 		e.nak(now, q, p)
@@ -89,8 +98,12 @@ func (e *Engine) nak(now time.Duration, q *QP, p *bth.Packet) {
 		e.Counters[DropStaleResponse]++
 		return
 	}
-	if e.ackBefore(now, q, p.PSN); q.Attr.State == qp.Err || r.una.Before(p.PSN) {
-		return // an older READ is incomplete: it was asked for again
+	if e.ackBefore(now, q, p.PSN); q.Attr.State == qp.Err {
+		return
+	}
+	if r.una.Before(p.PSN) {
+		e.repeatFrom(now, q, p.PSN)
+		return
 	}
 	if status != cq.Success {
 		e.countRemoteError(status)
@@ -99,7 +112,24 @@ func (e *Engine) nak(now time.Duration, q *QP, p *bth.Packet) {
 	}
 	// While waiting after an RNR NAK a sequence NAK is about the packets that
 	// were in flight behind it; rxe sends one.
-	if r.rnrTimer == never && !r.wentBack {
+	if r.rnrTimer != never {
+		return
+	}
+	switch r.cause = RetransmittedNAK; {
+	case !r.wentBack:
+		e.goBack(now, q)
+	case !r.coarse && r.rtt.later(now): // what was resent has been lost too
+		e.goBackFree(now, q)
+	}
+}
+
+// repeatFrom handles a NAK behind an incomplete READ or atomic: both are resent,
+// what was answered in part only in part, before the NAK can take effect.
+func (e *Engine) repeatFrom(now time.Duration, q *QP, p bth.PSN) {
+	r := &q.req
+	if r.una.Before(p) && !r.wentBack && r.rnrTimer == never {
+		e.Counters[ImpliedNAKSeqErr]++
+		r.cause = RetransmittedNAK
 		e.goBack(now, q)
 	}
 }
@@ -130,8 +160,9 @@ func (e *Engine) receiverNotReady(now time.Duration, q *QP, syn bth.Syndrome) {
 	if r.rnrRetries < 7 {
 		r.rnrRetries--
 	}
+	r.cause = RetransmittedNAK
 	e.rewind(q)
-	r.ackTimer = never
+	r.ackTimer, r.earlyTimer = never, never
 	r.rnrTimer = now + syn.RNRDelay()
 }
 
@@ -169,20 +200,30 @@ func (e *Engine) ackBefore(now time.Duration, q *QP, p bth.PSN) {
 	if r.una != was {
 		e.progress(now, q, was)
 	}
-	if missing && !r.wentBack && r.rnrTimer == never {
-		e.Counters[ImpliedNAKSeqErr]++
-		e.goBack(now, q)
+	if missing {
+		e.answersMissing(now, q, p)
 	}
 }
 
 // progress notes that una moved: counters reload, timers start anew.
 func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 	r := &q.req
+	if r.score != nil {
+		r.score.clear(was, r.una)
+	}
+	if r.offers == 0 {
+		e.offer(q)
+	}
 	r.retries, r.rnrRetries = q.Attr.RetryCount, q.Attr.RNRRetry
-	r.wentBack, r.probing, r.timeouts = false, false, 0
+	r.wentBack, r.probing, r.tailProbe, r.timeouts, r.early, r.heard = false, false, false, 0, 0, true
 	r.rnrTimer = never
+	sample, early := r.rtt.answered(now, r.una)
+	if early {
+		r.spurious++
+		e.Counters[SpuriousRetransmits]++
+	}
 	r.startAckTimer(now, &q.Attr)
-	q.ctl.Acked(now, r.una.Sub(was), 0)
+	q.ctl.Acked(now, r.una.Sub(was), sample)
 }
 
 // complete retires the oldest work request, which succeeded.
@@ -200,63 +241,79 @@ func (e *Engine) complete(q *QP, w *qp.SendWQE, byteLen uint32) {
 	e.pushSend(q, w, &cq.WC{Status: cq.Success, ByteLen: byteLen})
 }
 
-// answered returns the work request that an answer with PSN p completes or
-// continues, after acknowledging everything before it; nil if the answer is
-// not the next one.
-func (e *Engine) answered(now time.Duration, q *QP, p bth.PSN) *qp.SendWQE {
-	e.ackBefore(now, q, p)
-	if q.Attr.State == qp.Err || q.req.una != p || q.SQ.Len() == 0 {
-		return nil
+// answered returns the work request that an answer belongs to, and which of its
+// packets, after acknowledging everything before it; nil if it is of no use.
+func (e *Engine) answered(now time.Duration, q *QP, psn bth.PSN) (w *qp.SendWQE, k int) {
+	e.ackBefore(now, q, psn)
+	if q.Attr.State == qp.Err || q.req.una != psn && !e.usable(q, psn) {
+		return nil, 0
 	}
-	w := q.SQ.At(q.SQ.Head())
-	if w.Track.Packets == 0 {
-		return nil
-	}
-	return w
+	return q.owner(psn)
 }
 
-// readResponse places one packet of READ data.
+// readResponse handles one packet of READ data.
 func (e *Engine) readResponse(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
-	r := &q.req
-	w := e.answered(now, q, p.PSN)
+	w, k := e.answered(now, q, p.PSN)
 	if w == nil {
 		return
 	}
-	if info.Headers&bth.HasAETH != 0 && p.AETH.Syndrome.Kind() != bth.KindACK {
+	s := e.placeResponse(q, w, k, p, info)
+	e.used(now, q, w, k, p.PSN, s)
+}
+
+// used moves on after an answer to packet k was used, or not: an error takes
+// effect once the work request is the oldest, when the answer has come again.
+func (e *Engine) used(now time.Duration, q *QP, w *qp.SendWQE, k int, psn bth.PSN, s cq.Status) {
+	r := &q.req
+	switch {
+	case r.una != psn && s != cq.Success:
+		e.Counters[DropStaleResponse]++
+	case r.una != psn:
+		e.hold(now, q, psn)
+		e.answersMissing(now, q, psn)
+	case s == errUnexpected:
 		e.unexpected(q)
-		return
+	case s != cq.Success:
+		e.failOldest(q, s, 0)
+	default:
+		e.gotAnswer(now, q, w, r.chunkEnds(w, k))
+		e.advance(now, q)
+	}
+}
+
+// errUnexpected stands for BadRespErr where the answer is of the wrong kind.
+const errUnexpected = cq.Status(255)
+
+// placeResponse checks packet k of a READ's data and copies it to its place.
+func (e *Engine) placeResponse(q *QP, w *qp.SendWQE, k int, p *bth.Packet, info *bth.Info) cq.Status {
+	if info.Headers&bth.HasAETH != 0 && p.AETH.Syndrome.Kind() != bth.KindACK {
+		return errUnexpected
 	}
 	switch w.Op {
 	case qp.RDMARead:
 	case qp.Flush, qp.AtomicWrite: // answered by an empty READ response
 		if info.Pos != bth.Only || len(p.Payload) != 0 {
-			e.unexpected(q)
-			return
+			return errUnexpected
 		}
-		e.gotAnswer(now, q, w, true)
-		return
+		return cq.Success
 	default:
-		e.unexpected(q)
-		return
+		return errUnexpected
 	}
-	k, mtu := w.Track.Got, q.Attr.PathMTU
+	mtu := q.Attr.PathMTU
 	off := uint64(k) * uint64(mtu)
 	// The last packet of each request is LAST or ONLY. The others are MIDDLE,
-	// or FIRST where a request starts; rxe starts a repeated one with MIDDLE.
-	chunkEnds := k+1 == w.Track.Packets || (k+1)%r.chunk == 0
-	if info.Pos.Ends() != chunkEnds {
-		e.failOldest(q, cq.BadRespErr, 0)
-		return
+	// or FIRST where a request starts; rxe starts a repeated one with MIDDLE. A
+	// request for what was missing may have ended anywhere.
+	if info.Pos.Ends() != q.req.chunkEnds(w, k) && !w.Track.Cut {
+		return cq.BadRespErr
 	}
 	if uint64(len(p.Payload)) != min(uint64(mtu), uint64(w.Length)-off) {
-		e.failOldest(q, cq.LocLenErr, 0)
-		return
+		return cq.LocLenErr
 	}
 	if q.Domain.Scatter(w.SGE, off, p.Payload) != 0 {
-		e.failOldest(q, cq.LocProtErr, 0)
-		return
+		return cq.LocProtErr
 	}
-	e.gotAnswer(now, q, w, chunkEnds)
+	return cq.Success
 }
 
 // unexpected fails the oldest work request: the answer is not to what was asked.
@@ -265,23 +322,25 @@ func (e *Engine) unexpected(q *QP) {
 	e.failOldest(q, cq.BadRespErr, 0)
 }
 
-// atomicAck delivers the result of an atomic.
+// atomicAck handles the result of an atomic.
 func (e *Engine) atomicAck(now time.Duration, q *QP, p *bth.Packet) {
-	w := e.answered(now, q, p.PSN)
+	w, k := e.answered(now, q, p.PSN)
 	if w == nil {
 		return
 	}
+	e.used(now, q, w, k, p.PSN, e.placeAtomic(q, w, p))
+}
+
+func (e *Engine) placeAtomic(q *QP, w *qp.SendWQE, p *bth.Packet) cq.Status {
 	if !w.Op.Atomic() || p.AETH.Syndrome.Kind() != bth.KindACK {
-		e.unexpected(q)
-		return
+		return errUnexpected
 	}
 	var word [8]byte
 	binary.NativeEndian.PutUint64(word[:], p.AtomicAck)
 	if q.Domain.Scatter(w.SGE, 0, word[:]) != 0 {
-		e.failOldest(q, cq.LocProtErr, 0)
-		return
+		return cq.LocProtErr
 	}
-	e.gotAnswer(now, q, w, true)
+	return cq.Success
 }
 
 // gotAnswer notes one answer of a READ or atomic; last tells that it was the

@@ -11,7 +11,8 @@ import (
 	"github.com/goroce/goroce/qp"
 )
 
-// Config is what an engine is given. All fields are required.
+// Config is what an engine is given. CNP, MaxBatch, Recovery, Shard, Shards and
+// SrcPorts may be zero; all other fields are required.
 type Config struct {
 	// Local is the address that all packets leave from.
 	Local netip.Addr
@@ -23,10 +24,18 @@ type Config struct {
 	Random func() uint32
 	// Congestion makes the controller of each queue pair.
 	Congestion congestion.Factory
+	// CNP says when marked packets are answered.
+	CNP congestion.NotificationPoint
+	// MaxBatch bounds the batches of paced pairs, in bytes, where timers are
+	// fine enough for that: 1 gives single packets. 0 leaves it to the rate, see
+	// congestion.BitRate.Batch.
+	MaxBatch int
 	// OnEvent takes asynchronous events. It must not call the engine.
 	OnEvent func(Event)
 	// MaxQP bounds the number of queue pairs.
 	MaxQP int
+	// Recovery says how losses are repaired.
+	Recovery Recovery
 	// PortMTU is the longest payload of a datagram, in bytes.
 	PortMTU int
 	// Shard is the engine's place among Shards engines of one device, a power
@@ -56,12 +65,21 @@ type Engine struct {
 	ready    fifo // pairs that may have something to send
 	timers   timers
 	groups   map[netip.Addr][]*QP // multicast
-	finished []*QP                // UC and UD pairs with requests that the last burst took
+	cnpGaps  cnpGaps
+	finished []*QP // UC and UD pairs with requests that the last burst took
+	owing    []*QP // pairs whose ACK was held back
 	Counters Counters
 
-	in  bth.Packet // the packet being received
-	out bth.Packet // the packet being built
-	grh [bth.GRHLen]byte
+	// HoldACKs makes Transmit leave lone acknowledgements for a later call: the
+	// caller has a request to send at once and will soon call again.
+	HoldACKs bool
+
+	store packetStore
+
+	in   bth.Packet // the packet being received
+	held bth.Packet // an earlier one, whose turn has come
+	out  bth.Packet // the packet being built
+	grh  [bth.GRHLen]byte
 }
 
 // New returns an engine without queue pairs.
@@ -118,6 +136,7 @@ func (e *Engine) Destroy(q *QP) {
 		_, _ = e.Detach(q, g)
 	}
 	e.timers.remove(q)
+	e.dropAhead(q)
 	q.reset()
 	q.Attr.State = qp.Reset
 	q.Domain.Release()
@@ -179,12 +198,15 @@ func (e *Engine) Receive(now time.Duration, d *bth.Datagram) {
 		return
 	}
 	e.countReceived(d)
+	q.hinted = bth.OwnSrcPort(d.SrcPort)
+	if d.CongestionExperienced() {
+		e.marked(now, q, p, info)
+	}
 	switch {
 	case info.Transport == bth.CNPClass:
-		e.Counters[CNPHandled]++
-		q.ctl.Notified(now)
+		e.notified(now, q)
 	case q.Type == qp.RC && info.Request:
-		e.request(q, p, info)
+		e.request(now, q, p, info, d)
 	case q.Type == qp.RC:
 		e.response(now, q, p, info)
 	case q.Type == qp.UC:
@@ -258,13 +280,14 @@ func (e *Engine) Deadline() (at time.Duration, ok bool) {
 }
 
 // Pending reports whether Transmit may have something to send.
-func (e *Engine) Pending() bool { return e.ready.n > 0 || len(e.finished) > 0 }
+func (e *Engine) Pending() bool { return e.ready.n > 0 || len(e.finished) > 0 || len(e.owing) > 0 }
 
 // Transmit fills the burst with the next packets of the ready pairs, in turn.
 // When it leaves room, nothing is left to send for now. The caller has sent the
 // burst of the call before: UC and UD requests complete by that.
 func (e *Engine) Transmit(now time.Duration, b *bth.Burst) {
 	e.finishSent()
+	e.payACKs()
 	for b.Free() > 0 {
 		q := e.ready.pop()
 		if q == nil {
@@ -277,25 +300,62 @@ func (e *Engine) Transmit(now time.Duration, b *bth.Burst) {
 	}
 }
 
+// payACKs makes the pairs ready whose ACK was held back.
+func (e *Engine) payACKs() {
+	if e.HoldACKs {
+		return
+	}
+	for i, q := range e.owing {
+		q.owing, e.owing[i] = false, nil
+		e.ready.push(q)
+	}
+	e.owing = e.owing[:0]
+}
+
 // transmit sends up to a quota of q's packets, answers first: a peer waits for
-// them. It reports whether there may be more.
+// them. An ACK alone goes last: it is shorter than what it follows, and a link
+// that sends runs of packets can append it. transmit reports whether there may
+// be more.
 func (e *Engine) transmit(now time.Duration, q *QP, b *bth.Burst) (more bool) {
+	last := !q.np.due && q.rsp.queue.onlyACK()
 	for range quota {
-		if b.Free() == 0 {
+		switch {
+		case b.Free() == 0:
 			return true
-		}
-		if !e.sendNext(now, q, b) {
+		case last && e.sendRequest(now, q, b):
+		case last && e.HoldACKs:
+			e.owe(q)
+			return false
+		case last:
+			e.sendResponse(now, q, b)
+			return false
+		case !e.sendNext(now, q, b):
 			return false
 		}
+	}
+	if last && b.Free() > 0 {
+		e.sendResponse(now, q, b)
 	}
 	return true
 }
 
-func (e *Engine) sendNext(now time.Duration, q *QP, b *bth.Burst) bool {
-	if q.Type != qp.RC {
-		return e.sendUnreliable(q, b)
+// owe holds q's ACK back.
+func (e *Engine) owe(q *QP) {
+	if !q.owing {
+		q.owing = true
+		e.owing = append(e.owing, q)
 	}
-	return e.sendResponse(q, b) || e.sendRequest(now, q, b)
+}
+
+func (e *Engine) sendNext(now time.Duration, q *QP, b *bth.Burst) bool {
+	if q.np.due && q.Attr.State.CanReceive() {
+		e.sendCNP(q, b)
+		return true
+	}
+	if q.Type != qp.RC {
+		return e.sendUnreliable(now, q, b)
+	}
+	return e.sendResponse(now, q, b) || e.sendRequest(now, q, b)
 }
 
 // kick makes q ready to transmit, and its timer as early as it has to be.

@@ -114,12 +114,13 @@ func TestEngineCountsTraffic(t *testing.T) {
 		p := s.pkt(bth.WriteOnly, 0, fill(5), s.into(0, 5), asks)
 		b := p.AppendTo(nil)
 		s.e.Receive(0, &bth.Datagram{Src: there, Dst: here, TrafficClass: 3, Data: b})
+		s.want(op(bth.CNP))
 		s.wantACK(0, 1)
 		s.wantCount(transport.RcvdPkts, 1)
 		s.wantCount(transport.RcvdBytes, uint64(len(b)+4))
 		s.wantCount(transport.CERcvd, 1)
-		s.wantCount(transport.SentPkts, 1)
-		s.wantCount(transport.SentBytes, 16+4)
+		s.wantCount(transport.SentPkts, 2)
+		s.wantCount(transport.SentBytes, 12+16+4+16+4)
 	})
 }
 

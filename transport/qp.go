@@ -16,15 +16,25 @@ import (
 // its requester and responder.
 type QP struct {
 	*qp.Pair
-	path bth.Path
-	peer netip.Addr // path.Dst without zone, as received packets have it
-	ctl  congestion.Controller
-	req  requester
-	rsp  responder
+	// Congestion makes the pair's controller when it enters RTR; nil is
+	// Config.Congestion. It belongs to the engine's owner.
+	Congestion congestion.Factory
 
+	path      bth.Path // of requests and READ responses
+	quietPath bth.Path // of other answers: no switch need mark them
+	cnpPath   bth.Path
+	peer      netip.Addr // path.Dst without zone, as received packets have it
+	ctl       congestion.Controller
+	pace      pacer
+	np        notifier
+	req       requester
+	rsp       responder
+
+	hinted    bool // the peer's source port is one of ours: see offer
 	commEst   bool // COMM_EST was raised
 	drained   bool // SQ_DRAINED was raised since SQD was entered
 	queued    bool
+	owing     bool // in Engine.owing
 	nextReady *QP
 	sentAll   bool // in Engine.finished
 	wakeAt    time.Duration
@@ -40,10 +50,11 @@ func newQP(p *qp.Pair) *QP {
 // reset clears queues and protocol state, as RESET does.
 func (q *QP) reset() {
 	q.ClearQueues()
-	q.req = requester{ackTimer: never, rnrTimer: never}
-	q.rsp = responder{}
+	q.req = requester{ackTimer: never, rnrTimer: never, earlyTimer: never}
+	q.rsp = responder{nakTimer: never}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
-	q.commEst, q.drained = false, false
+	q.pace, q.np = pacer{}, notifier{next: q.np.next}
+	q.hinted, q.commEst, q.drained = false, false, false
 	q.req.cur = q.SQ.Head()
 }
 
@@ -91,15 +102,17 @@ func (q *QP) adjust(mask qp.AttrMask) {
 func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 	switch q.Attr.State {
 	case qp.Reset:
+		e.dropAhead(q)
 		q.reset()
 	case qp.RTR:
 		if q.Type.Connected() {
-			q.ctl = e.cfg.Congestion(q.Attr.PathMTU)
+			q.ctl = e.controller(q)
+			e.setPath(q) // the controller decides its ECN bits
 		}
 		q.rsp.start(&q.Attr)
 	case qp.RTS:
 		if from == qp.RTR {
-			q.req.start(&q.Attr, q.ctl.Window())
+			q.req.start(&q.Attr, q.ctl.Window(), e.cfg.Recovery)
 		}
 	case qp.SQD:
 		q.drained = false
@@ -111,8 +124,13 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 }
 
 func (e *Engine) setPath(q *QP) {
-	q.path = e.path(q.Attr.AV, q.Attr.DestQPN)
-	q.peer = q.path.Dst.WithZone("")
+	p := e.path(q.Attr.AV, q.Attr.DestQPN)
+	q.peer = p.Dst.WithZone("")
+	q.path, q.quietPath, q.cnpPath = p, p, p
+	q.cnpPath.TrafficClass = e.cfg.CNP.TrafficClass()
+	if q.ctl.ECN() && p.TrafficClass&congestion.ECNMask == 0 {
+		q.path.TrafficClass |= congestion.ECT0
+	}
 }
 
 // InFlight reports whether requests have been sent that are not answered.
@@ -127,8 +145,10 @@ func (e *Engine) path(av qp.AddressVector, to bth.QPN) bth.Path {
 	}
 }
 
-// deadline returns the earlier of the pair's timers.
-func (q *QP) deadline() time.Duration { return min(q.req.ackTimer, q.req.rnrTimer) }
+// deadline returns the earliest of the pair's timers.
+func (q *QP) deadline() time.Duration {
+	return min(q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer, q.pace.deadline())
+}
 
 // fail moves the pair to ERR and flushes everything. The completion of the work
 // request that failed has been pushed by the caller.
@@ -161,6 +181,7 @@ func (e *Engine) failSend(q *QP) {
 // (IBA 10.3.1.7).
 func (e *Engine) flush(q *QP) {
 	e.flushSend(q)
+	e.dropAhead(q)
 	if q.SRQ != nil && !q.rsp.lastWQE {
 		// The pair takes nothing more from its SRQ (IBA 11.6.3.2).
 		q.rsp.lastWQE = true
@@ -178,7 +199,7 @@ func (e *Engine) flush(q *QP) {
 }
 
 func (e *Engine) flushSend(q *QP) {
-	q.req.ackTimer, q.req.rnrTimer = never, never
+	q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer = never, never, never, never
 	for q.SQ.Len() > 0 {
 		w := q.SQ.At(q.SQ.Head())
 		e.pushSend(q, w, &cq.WC{Status: cq.WRFlushErr})

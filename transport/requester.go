@@ -23,6 +23,7 @@ type requester struct {
 	cur            uint64 // counter of the work request that next falls into
 	reads          int    // READ requests and atomics sent and unanswered
 	sinceAck       int    // packets since the last AckReq
+	heard          bool   // something was answered
 
 	chunk int // packets that one READ request asks for at most
 
@@ -36,6 +37,27 @@ type requester struct {
 
 	ackTimer, rnrTimer time.Duration // deadlines
 
+	// Long before the local ACK timeout a silence is taken for a loss, once the
+	// round trip time is known: see earlyTimeout.
+	rtt        roundTrip
+	earlyTimer time.Duration
+	early      uint8 // expiries in a row
+	coarse     bool  // GoBackN: never
+	tailProbe  bool  // the last packet in flight is to be sent once more
+
+	selective, offering bool // see offer
+	offers              uint8
+
+	score  *scoreboard // nil until something is answered out of order
+	repair bool        // lost answers have to be asked for
+	// lastRepair is the first PSN of the last ones, repaired its first answer.
+	lastRepair bth.PSN
+	lossFrom   bth.PSN // losses from here on are news to the controller
+
+	cause         Counter // why packets are being resent
+	retransmitted uint64
+	spurious      uint64
+
 	// A local error waits until all older work requests are complete.
 	failed   cq.Status
 	failedAt uint64
@@ -44,13 +66,17 @@ type requester struct {
 // ackInterval is the most packets between two AckReqs, if a quarter of the
 // window is not less: a peer acknowledges only when asked, and its answers open
 // the window.
-const ackInterval = 32
+const ackInterval = 64
 
-func (r *requester) start(a *qp.Attr, window int) {
+// firstInterval is the same before the first answer, which tells the round trip
+// time: without it, a loss at the start of a connection costs a whole timeout.
+const firstInterval = 16
+
+func (r *requester) start(a *qp.Attr, window int, how Recovery) {
 	*r = requester{
 		una: a.SQPSN, next: a.SQPSN, max: a.SQPSN, cur: r.cur,
 		retries: a.RetryCount, rnrRetries: a.RNRRetry,
-		ackTimer: never, rnrTimer: never,
+		ackTimer: never, rnrTimer: never, earlyTimer: never, cause: RetransmittedNAK, lossFrom: a.SQPSN, lastRepair: a.SQPSN.Add(-1), coarse: how == GoBackN,
 	}
 	// A long READ is asked for in pieces, each a READ request of its own, so
 	// that its responses never exceed the window. Two pieces overlap if the
@@ -65,7 +91,16 @@ func (r *requester) start(a *qp.Attr, window int) {
 // nothing to send, or when it has to wait for an answer or a timer.
 func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	r := &q.req
-	if !q.Attr.State.CanSend() || r.rnrTimer != never || r.failed != 0 && r.cur == r.failedAt || !e.doLocal(q) {
+	if !q.Attr.State.CanSend() || r.rnrTimer != never {
+		return false
+	}
+	if r.tailProbe && e.sendTailProbe(now, q, b) {
+		return true
+	}
+	if r.offering && e.sendOffer(q, b) || r.repair && e.sendRepair(now, q, b) {
+		return true
+	}
+	if r.failed != 0 && r.cur == r.failedAt || !e.doLocal(q) {
 		return false
 	}
 	w := q.SQ.At(r.cur)
@@ -77,18 +112,34 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	if w.Op == qp.RDMARead {
 		n = min(w.Track.Packets, (k/r.chunk+1)*r.chunk) - k
 	}
-	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || inFlight+n > q.ctl.Window() && !r.unasked(w, inFlight)) {
+	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || r.blocked(inFlight+n, q.ctl.Window()) && !r.unasked(w, inFlight)) {
 		return false
 	}
 	if w.Op.Answered() && r.reads >= int(q.Attr.MaxRDAtomic) {
 		return false
 	}
-	if status := e.build(q, w, k, n, b); status != cq.Success {
+	off, rest := r.missing(w, r.next, n)
+	if rest == 0 { // all of it has been answered, while older packets were resent
+		e.moveOn(q, w, n)
+		return true
+	}
+	if !q.maySend(now) {
+		return false
+	}
+	if status := e.build(q, w, k+off, rest, b); status != cq.Success {
 		e.failLocal(q, status)
 		return false
 	}
+	q.paced(now, b)
 	e.sent(now, q, w, n)
 	return true
+}
+
+// blocked reports whether a packet has to wait until others are answered, those
+// that were answered early not counted.
+func (r *requester) blocked(span, window int) bool {
+	early := r.needless()
+	return span-early > window || early > 0 && span > max(window, sendSpan)
 }
 
 // unasked reports that no packet in flight asks for an acknowledgement, since
@@ -122,6 +173,15 @@ func (e *Engine) begin(now time.Duration, q *QP, w *qp.SendWQE) bool {
 	return true
 }
 
+// askEvery returns how many packets pass without asking for an acknowledgement.
+func (q *QP) askEvery() int {
+	n := min(ackInterval, q.ctl.Window()/4, q.pace.ackEvery())
+	if !q.req.heard {
+		n = min(n, firstInterval)
+	}
+	return max(1, n)
+}
+
 // bit is 1 for true.
 func bit(v bool) uint8 {
 	if v {
@@ -142,12 +202,15 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	mtu := q.Attr.PathMTU
 	off := uint64(k) * uint64(mtu)
 	pos := position(k, w.Track.Packets)
-	p := e.header(q, requestOpcode(w.Op, pos), q.req.next)
-	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= max(1, min(ackInterval, q.ctl.Window()/4))
+	p := e.header(q, requestOpcode(w.Op, pos), w.Track.First.Add(k))
+	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= q.askEvery()
 	var payload []byte
 	switch w.Op {
 	case qp.RDMARead:
 		length := min(uint64(w.Length), off+uint64(n)*uint64(mtu)) - off
+		if !q.req.chunkEnds(w, k+n-1) {
+			w.Track.Cut = true
+		}
 		p.RETH = bth.RETH{VA: w.RemoteAddr + off, RKey: w.RKey, Length: uint32(length)}
 	case qp.CmpSwap:
 		p.Atomic = bth.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.Swap, Compare: w.CompareAdd}
@@ -243,20 +306,35 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 	if e.out.AckReq {
 		r.sinceAck = 0
 	}
+	first := r.next
+	e.moveOn(q, w, n)
+	if r.max.Before(r.next) {
+		r.max = r.next
+		if e.out.AckReq || w.Op.Answered() {
+			r.rtt.start(now, first)
+		}
+	} else {
+		e.resent(now, q, 1)
+		if r.score != nil {
+			for i := range min(n, sendSpan) {
+				r.score.resent(first.Add(i), r.max)
+			}
+		}
+	}
+	if r.ackTimer == never {
+		r.startAckTimer(now, &q.Attr)
+	}
+}
+
+// moveOn moves next over n PSNs.
+func (e *Engine) moveOn(q *QP, w *qp.SendWQE, n int) {
+	r := &q.req
 	if w.Op.Answered() {
 		r.reads++
 	}
 	r.next = r.next.Add(n)
-	if r.max.Before(r.next) {
-		r.max = r.next
-	} else {
-		e.Counters[RetransmittedPkts]++
-	}
 	if r.next == w.Track.First.Add(w.Track.Packets) {
 		r.cur++
-	}
-	if r.ackTimer == never {
-		r.startAckTimer(now, &q.Attr)
 	}
 }
 
@@ -265,7 +343,8 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 // 9.7.6.1.3); that room is used for repeated timeouts.
 func (r *requester) startAckTimer(now time.Duration, a *qp.Attr) {
 	r.ackTimer = never
-	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.next) {
+	r.startEarlyTimer(now)
+	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.max) {
 		r.ackTimer = now + t<<min(r.timeouts, 2)
 	}
 }
@@ -280,31 +359,53 @@ func (e *Engine) goBack(now time.Duration, q *QP) {
 		return
 	}
 	r.retries--
+	e.goBackFree(now, q)
+	r.ackTimer, r.earlyTimer = never, never // started again with the first packet
+}
+
+// goBackFree does the same without a retry, while the local ACK timer runs on.
+func (e *Engine) goBackFree(now time.Duration, q *QP) {
+	r := &q.req
 	r.wentBack, r.probing = true, false
 	q.ctl.Lost(now)
+	r.rtt.again(now)
 	e.rewind(q)
-	r.ackTimer = never // started again with the first packet
+	r.startEarlyTimer(now)
+	e.offer(q)
 }
 
 // rewind sets next to una.
 func (e *Engine) rewind(q *QP) {
 	r := &q.req
 	r.next, r.cur, r.reads, r.sinceAck = r.una, q.SQ.Head(), 0, 0
+	r.tailProbe, r.repair = false, false
 }
 
 // expire handles the pair's timers that are due.
 func (e *Engine) expire(now time.Duration, q *QP) {
 	r := &q.req
+	if q.pace.due(now) {
+		e.ready.push(q)
+	}
 	if r.rnrTimer <= now {
 		r.rnrTimer = never
 		e.ready.push(q)
 	}
 	if r.ackTimer <= now {
 		e.Counters[LocalAckTimeout]++
+		r.cause = RetransmittedTimeout
+		r.forget()
 		e.goBack(now, q)
 		r.wentBack = false // a NAK for what is resent now is news
 		r.probing = true
 		r.timeouts = min(r.timeouts+1, 2)
+		e.ready.push(q)
+	} else if r.earlyTimer <= now {
+		e.earlyTimeout(now, q)
+		e.ready.push(q)
+	}
+	if q.rsp.nakTimer <= now {
+		e.repeatNAK(now, q)
 		e.ready.push(q)
 	}
 }

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
@@ -17,6 +19,20 @@ type responder struct {
 	// got counts the request packets executed, gotAtNAK its value at the last
 	// sequence NAK.
 	got, gotAtNAK uint64
+
+	// A sequence NAK is repeated when its packet does not come.
+	nakTimer time.Duration
+	naks     uint8 // repetitions
+
+	ahead       *reorderBuffer // nil when no packet is kept
+	early       int            // packets that came early since the expected one is missing
+	tolerance   int            // so many may, before it is asked for
+	toleratedAt uint64         // got when the tolerance was changed
+	askedFor    bth.PSN        // the packet of the last sequence NAK
+	asked       bool           // for the first time
+	selective   bool           // the peer understands selective acknowledgements
+	confirm     bool           // the next ACK has to be one
+	notReady    bool           // an RNR NAK was sent for the expected packet
 
 	msg      message
 	recv     qp.RecvWQE // taken for the message in progress
@@ -37,7 +53,7 @@ type message struct {
 }
 
 func (r *responder) start(a *qp.Attr) {
-	*r = responder{expect: a.RQPSN}
+	*r = responder{expect: a.RQPSN, askedFor: a.RQPSN.Add(-1), nakTimer: never}
 	r.resize(int(a.MaxDestRDAtomic))
 }
 
@@ -63,18 +79,26 @@ var (
 
 // request handles one request packet in the order of IBA 9.7.4: sequence,
 // opcode, rights, resources, length, key, execution, acknowledgement.
-func (e *Engine) request(q *QP, p *bth.Packet, info *bth.Info) {
-	r := &q.rsp
+func (e *Engine) request(now time.Duration, q *QP, p *bth.Packet, info *bth.Info, d *bth.Datagram) {
 	e.established(q)
-	switch d := p.PSN.Sub(r.expect); {
-	case d > 0:
-		e.outOfSequence(q)
+	switch n := p.PSN.Sub(q.rsp.expect); {
+	case n > 0:
+		e.ahead(now, q, p, d)
 		return
-	case d < 0:
+	case n < 0:
 		e.duplicate(q, p, info)
 		return
 	}
-	r.quiet = false
+	e.inSequence(now, q, p, info)
+	if q.rsp.ahead != nil && q.Attr.State != qp.Err {
+		e.drainAhead(now, q)
+	}
+}
+
+// inSequence handles the expected packet.
+func (e *Engine) inSequence(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
+	r := &q.rsp
+	r.quiet, r.notReady, r.nakTimer, r.naks, r.early = false, false, never, 0, 0
 	v := e.checkOperation(q, p, info)
 	if v.nak == 0 && info.TakesRecv && !e.takeRecv(q) {
 		e.receiveNotPosted(q)
@@ -101,24 +125,58 @@ func (e *Engine) established(q *QP) {
 
 // outOfSequence answers the first packet after a gap with one NAK that names
 // the missing PSN (IBA 9.7.5.1.3, C9-113).
-func (e *Engine) outOfSequence(q *QP) {
+func (e *Engine) outOfSequence(now time.Duration, q *QP) {
 	r := &q.rsp
 	if r.quiet {
 		e.Counters[DropOutOfSequence]++
 		return
 	}
 	e.Counters[OutOfSequence]++
+	e.sendNAK(now, q)
+}
+
+// sendNAK asks for the expected packet, and will do so again.
+func (e *Engine) sendNAK(now time.Duration, q *QP) {
+	r := &q.rsp
 	r.quiet = true
+	r.askFor(r.expect)
+	r.startNAKTimer(now, &q.req.rtt, e.cfg.Recovery != GoBackN)
 	// A NAK acknowledges what precedes it, but rxe that is resending already
 	// ignores it, and waits for its timeout, unless an ACK has shown progress
 	// since. So one goes ahead of the NAK, but never for a READ or an atomic: its
 	// own answer shows progress, and if that is lost, rxe takes an ACK with the same
 	// PSN for it and completes the work request without its data.
-	if last := r.expect.Add(-1); r.got != r.gotAtNAK && r.replay.find(last) == nil {
+	if last := r.expect.Add(-1); !r.selective && r.got != r.gotAtNAK && r.replay.find(last) == nil {
 		r.queue.ack(last, r.msn)
 		r.gotAtNAK = r.got
 	}
 	r.queue.nak(r.expect, bth.NAKSequence, r.msn)
+}
+
+// A sequence NAK, or what it asked for, can be lost as well. The requester then
+// waits for a timer that may be coarse, so the NAK is repeated a few times while
+// nothing comes, as a network that duplicates packets would: it tells nothing
+// new, and whoever has resent already ignores it.
+const (
+	nakInterval = 5 * time.Millisecond // doubled each time
+	maxNAKs     = 6
+)
+
+func (r *responder) startNAKTimer(now time.Duration, t *roundTrip, recovers bool) {
+	r.nakTimer = never
+	if r.naks < maxNAKs && recovers {
+		r.nakTimer = now + max(nakInterval, 2*t.smooth+4*t.variation)<<r.naks
+	}
+}
+
+// repeatNAK sends the sequence NAK again.
+func (e *Engine) repeatNAK(now time.Duration, q *QP) {
+	r := &q.rsp
+	if r.quiet {
+		e.Counters[NAKRepeated]++
+		r.naks++
+	}
+	e.sendNAK(now, q)
 }
 
 // checkOperation tests opcode sequence and rights.
@@ -288,7 +346,7 @@ func (e *Engine) takeRecv(q *QP) bool {
 func (e *Engine) receiveNotPosted(q *QP) {
 	r := &q.rsp
 	e.Counters[SentRNR]++
-	r.quiet = true
+	r.quiet, r.notReady = true, true
 	r.queue.nak(r.expect, bth.SyndromeRNR(q.Attr.MinRNRTimer), r.msn)
 }
 
@@ -331,8 +389,12 @@ func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
 		r.replay.add(result{first: p.PSN, psns: 1, atomic: true, value: old, msn: r.msn})
 		r.queue.atomic(p.PSN, r.msn, old, false)
 	}
+	was := r.expect
 	r.expect = r.expect.Add(psns)
 	r.got++
+	if r.ahead != nil {
+		e.passed(q, was, r.expect)
+	}
 	if (info.Op == bth.OpSend || info.Op == bth.OpWrite) && info.Pos.Ends() {
 		e.endMessage(q, p, info)
 	}
@@ -475,9 +537,11 @@ func (e *Engine) countRefusal(v verdict) {
 func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.rsp
 	e.Counters[DuplicateRequest]++
+	r.cameTwice(p.PSN)
 	r.quiet = false
 	switch info.Op {
 	case bth.OpSend, bth.OpWrite:
+		e.offered(q, p)
 		r.queue.ack(r.ackedUpTo(p.PSN), r.msn)
 	case bth.OpRead:
 		e.repeatRead(q, p)

@@ -692,7 +692,7 @@ func TestResponderRNRComesBeforeLengthAndKey(t *testing.T) {
 // IBA 9.7.4: a gap gets one NAK with the expected PSN; further packets are
 // dropped silently until it comes.
 func TestResponderGapGetsOneNAK(t *testing.T) {
-	play(t, setup{}, func(s *script) {
+	play(t, setup{recovery: transport.GoBackN}, func(s *script) {
 		w := func(k int) bth.Packet { return s.pkt(bth.WriteOnly, k, fill(4), s.into(4*k, 4), asks) }
 		check := s.unchanged()
 		s.hear(w(1))
@@ -719,7 +719,7 @@ func TestResponderGapGetsOneNAK(t *testing.T) {
 // The ACK ahead of a NAK is not repeated without progress, and never stands for
 // a READ or an atomic, whose own answer may be lost.
 func TestResponderACKAheadOfNAKNeedsProgress(t *testing.T) {
-	play(t, setup{}, func(s *script) {
+	play(t, setup{recovery: transport.GoBackN}, func(s *script) {
 		w := func(k int) bth.Packet { return s.pkt(bth.WriteOnly, k, nil) }
 		s.hear(w(0), w(2))
 		s.wantACK(0, 1)
@@ -841,7 +841,7 @@ func TestResponderReceivesAreTakenInOrder(t *testing.T) {
 // A burst of packets that alternate between ahead and expected asks for an ACK
 // and a NAK each; the answers that wait stay few, and READs find their place.
 func TestResponderAlternatingGapsStayBounded(t *testing.T) {
-	play(t, setup{attr: func(a *qp.Attr) { a.MaxDestRDAtomic = 2 }}, func(s *script) {
+	play(t, setup{recovery: transport.GoBackN, attr: func(a *qp.Attr) { a.MaxDestRDAtomic = 2 }}, func(s *script) {
 		k := 0
 		gaps := func() {
 			for range 100 {

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/mr"
 )
@@ -55,6 +57,11 @@ func (u *responseQueue) at(i int) *response { return &u.ring[(u.head+i)%len(u.ri
 // outstanding; fullAgain the same for its duplicates.
 func (u *responseQueue) full() bool      { return u.answers >= u.limit }
 func (u *responseQueue) fullAgain() bool { return u.repeats >= u.limit }
+
+// onlyACK reports whether a positive acknowledgement is all there is to send.
+func (u *responseQueue) onlyACK() bool {
+	return u.n == 1 && u.at(0).kind == ackKind && u.at(0).syndrome.Kind() == bth.KindACK
+}
 
 func (u *responseQueue) push(v response) {
 	u.n++
@@ -147,6 +154,9 @@ func (u *responseQueue) repeat(psn bth.PSN, msn bth.MSN, h bth.RETH, mtu int) bo
 			}
 			continue
 		}
+		if !v.endsWith(psn, h, mtu) {
+			continue // it has to go on where it is
+		}
 		*v = response{kind: readKind, psn: psn, msn: msn, reth: h, again: v.again}
 		return true
 	}
@@ -165,33 +175,53 @@ func (v *response) covers(psn bth.PSN, h bth.RETH, mtu int) bool {
 		h.VA == v.reth.VA+off && uint64(h.Length)+off <= uint64(v.reth.Length)
 }
 
+// endsWith reports whether the answer ends no later than one to h at psn.
+func (v *response) endsWith(psn bth.PSN, h bth.RETH, mtu int) bool {
+	return packets(uint64(v.reth.Length), mtu) <= psn.Sub(v.psn)+packets(uint64(h.Length), mtu)
+}
+
 // sendResponse sends the next packet that answers the peer. It returns false
-// when there is none.
-func (e *Engine) sendResponse(q *QP, b *bth.Burst) bool {
+// when there is none, or when READ data have to wait for their turn.
+func (e *Engine) sendResponse(now time.Duration, q *QP, b *bth.Burst) bool {
 	u := &q.rsp.queue
 	if u.n == 0 {
 		return false
 	}
 	switch v := u.at(0); v.kind {
 	case ackKind:
+		if q.rsp.selectively(v.syndrome) {
+			e.sendSelective(q, v, b)
+			u.pop()
+			return true
+		}
 		p := e.header(q, bth.Acknowledge, v.psn)
 		p.AETH = bth.AETH{Syndrome: v.syndrome, MSN: v.msn}
-		e.frame(q, b.Next(), nil)
+		e.answer(q, b)
 		u.pop()
 	case atomicKind:
 		p := e.header(q, bth.AtomicAcknowledge, v.psn)
 		p.AETH = bth.AETH{Syndrome: bth.SyndromeACK, MSN: v.msn}
 		p.AtomicAck = v.value
-		e.frame(q, b.Next(), nil)
+		e.answer(q, b)
 		u.pop()
 	case readKind:
-		e.sendReadResponse(q, v, b)
+		if !q.maySend(now) {
+			return false
+		}
+		e.sendReadResponse(now, q, v, b)
 	}
 	return true
 }
 
+// answer sends the packet in e.out, an answer without payload.
+func (e *Engine) answer(q *QP, b *bth.Burst) {
+	f := b.Next()
+	e.frame(q, f, nil)
+	f.Path = &q.quietPath
+}
+
 // sendReadResponse sends the next packet of READ data, straight from the region.
-func (e *Engine) sendReadResponse(q *QP, v *response, b *bth.Burst) {
+func (e *Engine) sendReadResponse(now time.Duration, q *QP, v *response, b *bth.Burst) {
 	mtu := uint64(q.Attr.PathMTU)
 	off := uint64(v.sent) * mtu
 	n := min(mtu, uint64(v.reth.Length)-off)
@@ -209,6 +239,7 @@ func (e *Engine) sendReadResponse(q *QP, v *response, b *bth.Burst) {
 	p := e.header(q, readOpcodes[pos], psn)
 	p.AETH = bth.AETH{Syndrome: bth.SyndromeACK, MSN: v.msn}
 	e.frame(q, b.Next(), data)
+	q.paced(now, b)
 	if v.sent++; v.sent == total {
 		q.rsp.queue.pop()
 	}

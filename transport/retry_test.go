@@ -159,7 +159,7 @@ func TestRequesterNAKsExhaustRetries(t *testing.T) {
 
 // So do implied ones.
 func TestRequesterImpliedNAKsExhaustRetries(t *testing.T) {
-	play(t, setup{attr: func(a *qp.Attr) { a.RetryCount = 0 }}, func(s *script) {
+	play(t, setup{recovery: transport.GoBackN, attr: func(a *qp.Attr) { a.RetryCount = 0 }}, func(s *script) {
 		s.postRead(1, 0, 10)
 		s.postWrite(2, 0, 10)
 		s.want(at(0))

@@ -53,6 +53,9 @@ type setup struct {
 	sendCQ  int // capacity: 512 completions
 	recvCQ  int
 	control func() congestion.Controller // instead of a fixed window
+	cnp     congestion.NotificationPoint
+
+	recovery transport.Recovery
 }
 
 // script is one run of a transcript.
@@ -64,6 +67,7 @@ type script struct {
 	base     uint32
 	mtu      int
 	attr     qp.Attr
+	ecn      bool // the controller heeds CNPs
 	table    *mr.Table
 	pd       *mr.Domain
 	mem      *mr.Region // all rights
@@ -106,15 +110,15 @@ func newScript(t testing.TB, c setup, base uint32) *script {
 	if c.control == nil {
 		c.control = func() congestion.Controller { return congestion.Fixed(c.window) }
 	}
-	s := &script{TB: t, base: base, mtu: c.mtu, burst: bth.NewBurst(64, 4096)}
+	s := &script{TB: t, base: base, mtu: c.mtu, ecn: c.control().ECN(), burst: bth.NewBurst(64, 4096)}
 	random := counter(0x1234567)
 	s.table = mr.NewTable(100, random)
 	s.pd = s.table.NewDomain()
 	s.mem = s.register(memLen, mr.LocalWrite|mr.RemoteRead|mr.RemoteWrite|mr.RemoteAtomic)
 	s.e = transport.New(transport.Config{
-		Local: here, SrcPorts: []uint16{0xC000}, Random: random, MaxQP: 1 << 16,
-		Congestion: func(int) congestion.Controller { return c.control() },
-		OnEvent:    func(ev transport.Event) { s.events = append(s.events, ev) },
+		Local: here, SrcPorts: []uint16{0xC000}, Random: random, MaxQP: 1 << 16, Recovery: c.recovery,
+		Congestion: func(int) congestion.Controller { return c.control() }, CNP: c.cnp,
+		OnEvent: func(ev transport.Event) { s.events = append(s.events, ev) },
 	})
 	config := qp.Config{Type: qp.RC, SendCQ: cq.New(c.sendCQ, nil), RecvCQ: cq.New(c.recvCQ, nil), MaxSendWR: 512, MaxRecvWR: 512}
 	if c.config != nil {
@@ -533,7 +537,9 @@ func (s *script) check(f *bth.Frame) bth.Packet {
 	}
 	info := p.Opcode.Info()
 	switch {
-	case f.Path.Src != here || f.Path.Dst != there || f.Path.SrcPort != 0xC000 || f.Path.TrafficClass != s.attr.AV.TrafficClass || f.Path.HopLimit != s.attr.AV.HopLimit:
+	case info.Op == bth.OpCNP:
+		s.checkCNP(f, &p)
+	case f.Path.Src != here || f.Path.Dst != there || f.Path.SrcPort != 0xC000 || f.Path.TrafficClass != s.trafficClass(info) || f.Path.HopLimit != s.attr.AV.HopLimit:
 		s.Fatalf("path %+v", *f.Path)
 	case p.DestQP != peerQPN, p.PKey != bth.PKeyDefault, !p.MigReq, p.FECN, p.BECN, p.Version != 0:
 		s.Fatalf("BTH %+v", p.BTH)
@@ -547,6 +553,28 @@ func (s *script) check(f *bth.Frame) bth.Packet {
 		s.Fatalf("%d bytes in %v", len(p.Payload), p.Opcode)
 	}
 	return p
+}
+
+// trafficClass returns the traffic class of the pair's packets: those with data
+// may be marked if the controller heeds CNPs.
+func (s *script) trafficClass(info *bth.Info) uint8 {
+	if s.ecn && (info.Request || info.Op == bth.OpReadResponse) {
+		return s.attr.AV.TrafficClass | 2
+	}
+	return s.attr.AV.TrafficClass
+}
+
+// checkCNP tests what holds for every CNP (IBA A17.9): BECN, no PSN, no request
+// for an answer, 16 zero bytes.
+func (s *script) checkCNP(f *bth.Frame, p *bth.Packet) {
+	s.Helper()
+	want := bth.Packet{BTH: bth.BTH{Opcode: bth.CNP, PKey: p.PKey, BECN: true, DestQP: peerQPN}}
+	if !bytes.Equal(f.Header(), want.AppendHeaders(nil)) || len(f.Payload) != 0 {
+		s.Fatalf("CNP % x", f.Header())
+	}
+	if f.Path.TrafficClass != 0xC2 || f.Path.Src != here || f.Path.Dst != there {
+		s.Fatalf("CNP on path %+v", *f.Path)
+	}
 }
 
 // ---- checkers --------------------------------------------------------------

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
@@ -11,7 +13,7 @@ import (
 // (9.8.3). A request is complete when its last packet has left.
 
 // sendUnreliable sends the next packet of a UC or UD pair.
-func (e *Engine) sendUnreliable(q *QP, b *bth.Burst) bool {
+func (e *Engine) sendUnreliable(now time.Duration, q *QP, b *bth.Burst) bool {
 	r := &q.req
 	if !q.Attr.State.CanSend() || r.failed != 0 || !e.doLocal(q) {
 		return false
@@ -20,10 +22,14 @@ func (e *Engine) sendUnreliable(q *QP, b *bth.Burst) bool {
 	if w.Track.Packets == 0 && !e.beginUnreliable(q, w) {
 		return false
 	}
+	if !q.maySend(now) {
+		return false
+	}
 	if s := e.buildUnreliable(q, w, r.next.Sub(w.Track.First), b); s != cq.Success {
 		e.failUnreliable(q, s)
 		return false
 	}
+	q.paced(now, b)
 	r.next = r.next.Next()
 	if r.next == w.Track.First.Add(w.Track.Packets) {
 		r.cur++

@@ -214,10 +214,14 @@ func (c *counters) each(f func(string, uint64)) {
 
 // accept checks a received packet and, if it is good, completes d: its Data
 // becomes BTH to pad. d has its addresses and, in Data, the UDP payload.
-func (c *counters) accept(d *bth.Datagram) bool { return c.acceptNear(d, 0) }
+func (c *counters) accept(d *bth.Datagram) bool {
+	var crc bth.HeaderCRC
+	return c.acceptNear(d, &crc, 0)
+}
 
-// acceptNear is accept with a guess at the IPv4 identification.
-func (c *counters) acceptNear(d *bth.Datagram, guess uint16) bool {
+// acceptNear is accept with what crc remembers, and a guess at the IPv4
+// identification.
+func (c *counters) acceptNear(d *bth.Datagram, crc *bth.HeaderCRC, guess uint16) bool {
 	c[rxPackets]++
 	c[rxBytes] += uint64(len(d.Data))
 	if len(d.Data) < bth.BTHLen+bth.ICRCLen {
@@ -225,7 +229,7 @@ func (c *counters) acceptNear(d *bth.Datagram, guess uint16) bool {
 		return false
 	}
 	path := bth.Path{Src: d.Src, Dst: d.Dst, SrcPort: d.SrcPort}
-	id, ok := path.CheckICRCNear(d.Data, guess)
+	id, ok := crc.Check(&path, d.Data, guess)
 	if !ok {
 		c[rxBadICRC]++
 		return false

@@ -25,6 +25,8 @@ type receiveRing struct {
 	ctrl  [burstSize][96]byte
 	buf   []byte
 	out   []bth.Datagram
+	crc   bth.HeaderCRC
+	used  int // slots that the last call filled
 }
 
 const (
@@ -54,7 +56,15 @@ func (r *receiveRing) init(local netip.Addr, gro bool) {
 		h.Iov = &r.iovs[i]
 		h.SetIovlen(1)
 		h.Control = &r.ctrl[i][0]
+		r.reset(i)
 	}
+}
+
+// reset sets what the kernel changed in slot i.
+func (r *receiveRing) reset(i int) {
+	h := &r.msgs[i].hdr
+	h.Namelen, h.Flags = uint32(unsafe.Sizeof(r.names[i])), 0
+	h.SetControllen(len(r.ctrl[i]))
 }
 
 // Receive implements Link.
@@ -75,22 +85,48 @@ func (s *socket) Receive() []bth.Datagram {
 // receiveFrom receives a burst of what was sent to dst.
 func (s *socket) receiveFrom(fd int, dst netip.Addr) []bth.Datagram {
 	r := &s.rx
-	for i := range r.batch {
-		h := &r.msgs[i].hdr
-		h.Namelen, h.Flags = uint32(unsafe.Sizeof(r.names[i])), 0
-		h.SetControllen(len(r.ctrl[i]))
+	for i := range r.used {
+		r.reset(i)
 	}
-	n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.batch), unix.MSG_DONTWAIT, 0, 0)
-	if err != 0 {
+	r.used = 0
+	n := r.call(fd)
+	if n == 0 {
+		r.batch = 1
 		return nil
 	}
 	afterReceive()
 	r.out = r.out[:0]
-	r.batch = burstSize
-	for i := range int(n) {
+	r.used = n
+	runs := s.stats[rxCoalesced]
+	for i := range n {
 		s.slot(i, dst)
 	}
+	switch {
+	case s.stats[rxCoalesced] != runs:
+		r.batch = groBatch
+	case n == r.batch || n > 1:
+		r.batch = burstSize
+	}
 	return r.out
+}
+
+// call receives up to r.batch messages and returns their number. Raw calls do
+// not tell the scheduler: this one does not block, and copies no more than
+// groBatch slots.
+func (r *receiveRing) call(fd int) int {
+	if r.batch > 1 {
+		n, _, err := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0])), uintptr(r.batch), unix.MSG_DONTWAIT, 0, 0)
+		if err != 0 {
+			return 0
+		}
+		return int(n)
+	}
+	n, _, err := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.msgs[0].hdr)), unix.MSG_DONTWAIT)
+	if err != 0 {
+		return 0
+	}
+	r.msgs[0].n = uint32(n)
+	return 1
 }
 
 // slot turns slot i into the datagrams that it holds: one, or the equal pieces
@@ -113,7 +149,6 @@ func (s *socket) slot(i int, dst netip.Addr) {
 		return
 	}
 	s.stats[rxCoalesced]++
-	r.batch = groBatch
 	guess := uint16(0)
 	for len(data) > 0 {
 		n := min(piece, len(data))
@@ -131,7 +166,7 @@ func (s *socket) datagram(d *bth.Datagram, data []byte, guess uint16, truncated 
 		return guess
 	}
 	d.Data = data
-	if !s.stats.acceptNear(d, guess) {
+	if !s.stats.acceptNear(d, &s.rx.crc, guess) {
 		return guess
 	}
 	s.rx.out = append(s.rx.out, *d)

@@ -13,18 +13,24 @@ import (
 // kernel cuts apart again; each frame is header, payload and trailer, gathered
 // from where they lie.
 type sendRing struct {
-	msgs  [burstSize]mmsghdr
-	runs  [burstSize]int // frames per message
-	iovs  [3 * burstSize]unix.Iovec
-	names [burstSize]unix.RawSockaddrInet6
-	ctrl  [burstSize][ctrlSpace]byte
-	fds   [burstSize]int // the socket of each message
+	msgs  [sendBurst]mmsghdr
+	runs  [sendBurst]int // frames per message
+	iovs  [3 * sendBurst]unix.Iovec
+	names [sendBurst]unix.RawSockaddrInet6
+	ctrl  [sendBurst][ctrlSpace]byte
+	fds   [sendBurst]int // the socket of each message
+	crc   bth.HeaderCRC
+	small []byte // the bytes of short frames, copied
 }
+
+// sendBurst is how many packets are prepared at a time.
+const sendBurst = 256
 
 // ctrlSpace holds three control messages of up to an int each.
 const ctrlSpace = 3 * 24
 
 func (t *sendRing) init() {
+	t.small = make([]byte, 0, sendBurst*(bth.MaxHeaderLen+smallPayload+3+bth.ICRCLen))
 	for i := range t.msgs {
 		t.msgs[i].hdr.Name = (*byte)(unsafe.Pointer(&t.names[i]))
 	}
@@ -33,13 +39,13 @@ func (t *sendRing) init() {
 // Send implements Link.
 func (s *socket) Send(b *bth.Burst) {
 	for frames := b.Frames(); len(frames) > 0; {
-		n := min(len(frames), burstSize)
+		n := min(len(frames), sendBurst)
 		s.sendFrames(frames[:n])
 		frames = frames[n:]
 	}
 }
 
-// sendFrames sends at most burstSize frames. Where the kernel refuses to
+// sendFrames sends at most sendBurst frames. Where the kernel refuses to
 // segment, they are sealed again and sent one by one: a packet on its own has
 // another IPv4 identification.
 func (s *socket) sendFrames(frames []bth.Frame) {
@@ -57,20 +63,39 @@ func (s *socket) sendFrames(frames []bth.Frame) {
 // returns the number of messages.
 func (s *socket) prepare(frames []bth.Frame) (messages int) {
 	t := &s.tx
-	iovs := t.iovs[:0]
+	iovs, small := t.iovs[:0], t.small[:0]
 	for i := 0; i < len(frames); messages++ {
 		n := s.run(frames[i:])
 		first := len(iovs)
 		for k := range n {
 			f := &frames[i+k]
-			f.Seal(uint16(k))
-			iovs = appendFrame(iovs, f)
+			f.SealWith(&t.crc, uint16(k))
+			if len(f.Payload) > smallPayload {
+				iovs = appendFrame(iovs, f)
+				continue
+			}
+			at := len(small)
+			small = f.AppendTo(small)
+			if n := len(iovs); n > first && follows(&iovs[n-1], small, at) {
+				iovs[n-1].SetLen(int(iovs[n-1].Len) + len(small) - at)
+				continue
+			}
+			iovs = appendIovec(iovs, small[at:])
 		}
 		t.runs[messages] = n
 		s.message(messages, &frames[i], iovs[first:], n)
 		i += n
 	}
 	return messages
+}
+
+// smallPayload is up to how many bytes it costs less to copy a payload than to
+// have the kernel gather it.
+const smallPayload = 256
+
+// follows reports whether small[at:] lies right behind the bytes of v.
+func follows(v *unix.Iovec, small []byte, at int) bool {
+	return at > 0 && uintptr(unsafe.Pointer(v.Base))+uintptr(v.Len) == uintptr(unsafe.Pointer(&small[at]))
 }
 
 // maxRun bounds the UDP payload of a run: the longest that IPv4 carries.
@@ -199,7 +224,7 @@ func (s *socket) sendRuns(frames []bth.Frame, messages int) (sent int, _ unix.Er
 		for upTo < messages && t.fds[upTo] == fd {
 			upTo++
 		}
-		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&t.msgs[at])), uintptr(upTo-at), unix.MSG_DONTWAIT, 0, 0)
+		n, err := s.send(fd, at, upTo-at)
 		switch {
 		case err == 0:
 			for range int(n) {
@@ -222,6 +247,24 @@ func (s *socket) sendRuns(frames []bth.Frame, messages int) (sent int, _ unix.Er
 	}
 	return sent, 0
 }
+
+// send sends n messages from the one at on. A single short one does not tell the
+// scheduler: the call takes about as long as that would.
+func (s *socket) send(fd, at, n int) (int, unix.Errno) {
+	m := &s.tx.msgs[at]
+	if n > 1 || s.tx.runs[at] > fewFrames {
+		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
+		return int(n), err
+	}
+	if h := &m.hdr; h.Iovlen == 1 && h.Control == nil {
+		_, _, err := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(h.Iov.Base)), uintptr(h.Iov.Len), unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(h.Name)), uintptr(h.Namelen))
+		return 1, err
+	}
+	_, _, err := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.hdr)), unix.MSG_DONTWAIT)
+	return 1, err
+}
+
+const fewFrames = 4
 
 func (s *socket) countSent(frames []bth.Frame) {
 	if len(frames) > 1 {

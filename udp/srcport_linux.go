@@ -48,12 +48,8 @@ func (s *socket) eachSender(f func(fd int) error) (err error) {
 	return err
 }
 
-// The source ports of RoCEv2 flows (IBA annex A17.9.2 leaves them free; this is
-// the range that network cards use).
-const (
-	firstSrcPort = 0xC000
-	portTries    = 64
-)
+// portTries is how many source ports are tried before giving up.
+const portTries = 64
 
 func (s *socket) openSender(c Config) (sender, error) {
 	one := &socket{info: s.info, fd: -1, bell: -1, v6: s.v6}
@@ -68,7 +64,7 @@ func (s *socket) openSender(c Config) (sender, error) {
 	if err = errors.Join(one.setOptions(), dropAll(one.fd)); err == nil {
 		one.sizeBuffer(unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, c.SendBuffer)
 		for range portTries {
-			port := firstSrcPort + uint16(rand.N(1<<16-firstSrcPort))
+			port := bth.SrcPort(rand.N(bth.NumSrcPorts))
 			if err = unix.Bind(one.fd, s.sockaddr(c.Addr, port)); err == nil {
 				return sender{port, one.fd}, nil
 			}

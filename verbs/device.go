@@ -54,9 +54,19 @@ type Config struct {
 	// NoWatch leaves changes of the interface and the address unnoticed: see
 	// Device.QueryPort.
 	NoWatch bool
-	// Congestion makes the controller of each queue pair; nil is a window
-	// that fits the receive buffer and shrinks under loss (congestion.AIMD).
+	// Congestion makes the controller of each queue pair; nil is the one that
+	// CongestionName names, fitted to the receive buffer. A queue pair may have
+	// its own: see QPConfig.
 	Congestion congestion.Factory
+	// CongestionName is a name that congestion.ByName takes; "" is the default
+	// there. LineRate is the rate of the port for it, if it has to know.
+	CongestionName string
+	LineRate       congestion.BitRate
+	// CNP says when packets with the congestion mark are answered.
+	CNP congestion.NotificationPoint
+	// Recovery says how lost packets are repaired; the zero value does
+	// everything, also what only another device of this package understands.
+	Recovery transport.Recovery
 	// Tap, if set, is shown every packet sent and received.
 	Tap udp.Tap
 	// Faults damage packets on purpose, sent and received, to see how a peer
@@ -119,6 +129,10 @@ func Open(c Config) (*Device, error) {
 		}
 		c.Addr = a
 	}
+	// A wrong name is found before anything is opened.
+	if _, err := congestion.ByName(c.CongestionName, congestion.Options{}); err != nil {
+		return nil, err
+	}
 	links, err := c.open()
 	if err != nil {
 		return nil, err
@@ -132,14 +146,24 @@ func Open(c Config) (*Device, error) {
 		d.shards = append(d.shards, newShard(d, i, l))
 	}
 	d.startWatch()
-	random := newRandom()
-	d.keys = mr.NewTable(c.MaxMR, random)
-	for _, s := range d.shards {
-		d.startShard(s, random)
-	}
 	if c.Polled || d.watch == nil {
 		close(d.watchEnded)
-	} else {
+	}
+	random := newRandom()
+	d.keys = mr.NewTable(c.MaxMR, random)
+	if d.cfg.Congestion == nil {
+		d.cfg.Congestion, _ = d.CongestionByName(c.CongestionName)
+	}
+	for _, s := range d.shards {
+		if err := d.startShard(s, random); err != nil {
+			if !c.Polled && d.watch != nil {
+				close(d.watchEnded) // it has not begun
+			}
+			_ = d.Close()
+			return nil, err
+		}
+	}
+	if !c.Polled && d.watch != nil {
 		go d.watchLoop(d.watch)
 	}
 	return d, nil
@@ -190,22 +214,29 @@ func oneAtATime(tap udp.Tap) udp.Tap {
 	}
 }
 
-func (d *Device) startShard(s *shard, random func() uint32) {
-	info := s.link.Info()
-	congest := d.cfg.Congestion
-	if congest == nil {
-		congest = congestion.ForBuffer(info.RecvBuffer)
-	}
+func (d *Device) startShard(s *shard, random func() uint32) (err error) {
 	s.strays.shards = len(d.shards)
 	s.engine = transport.New(transport.Config{
-		Local: d.gid, SrcPorts: info.SrcPorts, Random: random, Congestion: congest, OnEvent: d.raise,
-		MaxQP: d.cfg.MaxQP, PortMTU: d.ActiveMTU(), Shard: s.index, Shards: len(d.shards),
+		Local: d.gid, SrcPorts: s.link.Info().SrcPorts, Random: random, Congestion: d.cfg.Congestion, CNP: d.cfg.CNP,
+		OnEvent: d.raise, MaxQP: d.cfg.MaxQP, PortMTU: d.ActiveMTU(), Recovery: d.cfg.Recovery, Shard: s.index, Shards: len(d.shards),
 	})
 	if d.cfg.Polled {
-		close(s.loopEnded)
-	} else {
-		go s.loop()
+		return nil
 	}
+	if s.guard, err = newGuard(); err != nil {
+		return fmt.Errorf("verbs: cannot create a timer: %w", err)
+	}
+	s.loopEnded = make(chan struct{})
+	go s.loop()
+	return nil
+}
+
+// CongestionByName returns the congestion controller with a name, fitted to the
+// device's receive buffer and line rate, for QPConfig.Congestion. A wrong name's
+// error tells the right ones.
+func (d *Device) CongestionByName(name string) (congestion.Factory, error) {
+	// A link that does not tell its buffer gets the smallest windows.
+	return congestion.ByName(name, congestion.Options{Buffer: max(1, d.info.RecvBuffer), LineRate: d.cfg.LineRate})
 }
 
 func (c *Config) fill() {
@@ -244,7 +275,9 @@ func (d *Device) Close() error {
 	}
 	for _, s := range d.shards {
 		s.link.Wake()
-		<-s.loopEnded
+		if s.loopEnded != nil {
+			<-s.loopEnded
+		}
 	}
 	d.stopWatch()
 	var err error
@@ -266,7 +299,11 @@ const closeStep = 50 * time.Microsecond
 // shut marks the device closed; the caller owns all shards.
 func (d *Device) shut() {
 	for _, s := range d.shards {
+		s.transmit(d.now()) // acknowledgements that were held back
 		s.closed = true
+		if s.guard != nil {
+			s.guard.arm(1)
+		}
 	}
 	close(d.stop)
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/goroce/goroce/bth"
+	"github.com/goroce/goroce/congestion"
 	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
 	"github.com/goroce/goroce/transport"
@@ -29,6 +30,9 @@ type QPConfig struct {
 	MaxSendSGE, MaxRecvSGE int
 	MaxInline              int
 	SignalAll              bool // a completion for every send work request
+	// Congestion makes the congestion controller of a connected pair; nil is
+	// the device's. Device.CongestionByName has some.
+	Congestion congestion.Factory
 }
 
 // QP is a queue pair.
@@ -97,6 +101,7 @@ func (s *shard) create(p *PD, c *QPConfig) (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
+	q.Congestion = c.Congestion
 	for _, cq := range []*CQ{c.SendCQ, c.RecvCQ} {
 		if cq.sh != s {
 			cq.share()
@@ -246,6 +251,21 @@ func (q *QP) Query() qp.Attr {
 	return q.q.Attr
 }
 
+// Stats returns what the pair knows of its connection: round trip times,
+// repairs of losses.
+func (q *QP) Stats() transport.QPStats {
+	q.sh.mu.Lock()
+	defer q.sh.mu.Unlock()
+	return q.q.Stats()
+}
+
+// Flow returns how fast the pair may send now, and what it knows of congestion.
+func (q *QP) Flow() transport.FlowStats {
+	q.sh.mu.Lock()
+	defer q.sh.mu.Unlock()
+	return q.q.Flow(q.dev.now())
+}
+
 // State returns the queue pair's state.
 func (q *QP) State() qp.State { return q.Query().State }
 
@@ -357,6 +377,7 @@ func (q *QP) Destroy() error {
 	if s.closed {
 		return ErrClosed
 	}
+	s.transmit(q.dev.now()) // an acknowledgement that was held back
 	groups := s.engine.Groups(q.q)
 	s.engine.Destroy(q.q)
 	for _, g := range groups {

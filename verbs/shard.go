@@ -30,7 +30,6 @@ type shard struct {
 	// What is posted behind unanswered packets, while a caller polls, is not
 	// sent at once: the next poll, or the loop, sends it with what gathers.
 	deferred int
-
 	// Until when a caller is taken for the driver: it polled a moment ago. The
 	// loop stands by meanwhile and looks again when that time has passed.
 	leased   atomic.Int64
@@ -38,22 +37,21 @@ type shard struct {
 	// A caller that waits on a completion queue drives until it returns.
 	held     atomic.Bool
 	heldIdle atomic.Bool // and is asleep
-	standby  atomic.Bool // the loop sleeps until takeOver
-	takeOver chan struct{}
+	guard    *guard      // wakes the loop when no caller drives any more
+	armed    time.Duration
 
-	sleeping  atomic.Int64 // until when the driver sleeps, as a Duration; 0 awake
-	loopEnded chan struct{}
+	sleeping  atomic.Int64  // until when the driver sleeps, as a Duration; 0 awake
+	loopEnded chan struct{} // nil without a loop
 }
 
 func newShard(d *Device, index int, link udp.Link) *shard {
 	return &shard{
 		dev: d, index: index, link: link, burst: bth.NewBurst(sendBurst, 4096),
-		takeOver: make(chan struct{}, 1), loopEnded: make(chan struct{}),
 	}
 }
 
 // sendBurst is how many packets are sent at a time.
-const sendBurst = 64
+const sendBurst = 256
 
 // lock makes the caller the owner, ahead of callers that poll.
 func (s *shard) lock() {
@@ -76,6 +74,7 @@ const maxIdle = time.Hour
 func (s *shard) loop() {
 	lockLoopThread()
 	defer close(s.loopEnded)
+	defer s.guard.close()
 	spin := s.dev.cfg.Spin
 	lastBusy := time.Duration(0)
 	for {
@@ -91,6 +90,7 @@ func (s *shard) loop() {
 			s.mu.Unlock()
 			continue
 		}
+		s.leased.Store(0)
 		now := s.dev.now()
 		busy := s.drive(now)
 		if busy {
@@ -119,32 +119,20 @@ func (s *shard) callersDrive() bool {
 	return until != 0 && int64(s.dev.now()) < until
 }
 
-// The loop looks again this often while a caller polls, and while one waits: who
-// returns from a wait calls it if it sleeps for long.
+// guardAfter is when the loop looks whether callers still drive; a caller that
+// polls puts that off every rearmAfter.
 const (
-	standByPolled = 500 * time.Microsecond
-	standByHeld   = 50 * time.Millisecond
+	guardAfter = 500 * time.Microsecond
+	rearmAfter = 200 * time.Microsecond
 )
 
-// standBy sleeps until it is time to see whether callers still drive.
+// standBy sleeps until it is time to see whether callers still drive: a caller
+// that polls puts the time off, one that waits sets it when it returns.
 func (s *shard) standBy() {
-	long := s.held.Load()
-	wait := standByPolled
-	if long {
-		wait = standByHeld
+	if !s.held.Load() {
+		s.guard.arm(guardAfter)
 	}
-	s.standby.Store(long)
-	if long && !s.held.Load() {
-		wait = standByPolled // it went just now, and may not have seen the flag
-	}
-	t := time.NewTimer(wait)
-	select {
-	case <-s.takeOver:
-	case <-t.C:
-	case <-s.dev.stop:
-	}
-	t.Stop()
-	s.standby.Store(false)
+	s.guard.wait()
 }
 
 // idleFor returns how long nothing has to be done unless packets arrive.
@@ -163,6 +151,13 @@ func (s *shard) idleFor() time.Duration {
 // reports whether there was anything to receive or more is to be sent. The
 // caller owns the shard.
 func (s *shard) drive(now time.Duration) (busy bool) {
+	n := s.receive(now)
+	return !s.transmit(now) || n > 0
+}
+
+// receive handles a burst and the timers that are due. It returns how many
+// packets there were.
+func (s *shard) receive(now time.Duration) int {
 	in := s.link.Receive()
 	if s.strays.shards > 1 {
 		in = s.sort(in)
@@ -173,11 +168,11 @@ func (s *shard) drive(now time.Duration) (busy bool) {
 	if at, ok := s.engine.Deadline(); ok && at <= now {
 		s.engine.Timers(now)
 	}
-	return !s.transmit(now) || len(in) > 0
+	return len(in)
 }
 
 // transmitRounds bounds the bursts sent without looking at what arrives.
-const transmitRounds = 4
+const transmitRounds = 2
 
 // transmit sends what the engine has; it returns false when more is left.
 func (s *shard) transmit(now time.Duration) (drained bool) {
@@ -188,23 +183,32 @@ func (s *shard) transmit(now time.Duration) (drained bool) {
 		}
 		s.burst.Reset()
 		s.engine.Transmit(now, s.burst)
-		if len(s.burst.Frames()) > 0 {
-			s.link.Send(s.burst)
+		if len(s.burst.Frames()) == 0 {
+			break
 		}
+		s.link.Send(s.burst)
 	}
 	return !s.engine.Pending()
 }
 
 // maxDeferred bounds the work requests that wait for company.
-const maxDeferred = 32
+const maxDeferred = 64
 
 // posted finishes a post of send work requests to q: they are sent now, unless
 // a polling caller will be back soon and q has packets under way anyway.
 func (s *shard) posted(q *transport.QP, n int) {
-	if s.deferred += n; s.deferred < maxDeferred && s.leased.Load() != 0 && q.InFlight() {
+	if s.leased.Load() == 0 {
+		s.after(s.dev.now())
 		return
 	}
+	if s.deferred += n; s.deferred < maxDeferred && q.InFlight() {
+		return
+	}
+	// The next poll sends the acknowledgements: they would only hold up the
+	// request.
+	s.engine.HoldACKs = true
 	s.after(s.dev.now())
+	s.engine.HoldACKs = false
 }
 
 // after finishes a call that gave the engine work: send it now, and wake the
@@ -227,10 +231,12 @@ func (s *shard) poll() bool {
 	if s.waiters.Load() > 0 || !s.mu.TryLock() {
 		return true
 	}
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
+	busy := !s.closed && s.pollOwned()
+	s.mu.Unlock()
+	return busy
+}
+
+func (s *shard) pollOwned() bool {
 	now := s.dev.now()
 	if s.dev.cfg.Polled {
 		s.leased.Store(1) // there is no loop: whoever posts will poll
@@ -238,26 +244,53 @@ func (s *shard) poll() bool {
 			s.dev.pollWatch(now)
 		}
 	} else if now-s.lastPoll < lease {
-		s.leased.Store(int64(now + lease))
+		if now-time.Duration(s.leased.Load()) > -lease/2 {
+			s.leased.Store(int64(now + lease))
+		}
+		if now-s.armed > rearmAfter {
+			s.armed = now
+			s.guard.arm(guardAfter)
+		}
 	}
 	s.lastPoll = now
-	return s.drive(now)
+	n := s.receive(now)
+	if !s.engine.Pending() {
+		return n > 0
+	}
+	// The caller is likely to answer: what it posts goes out ahead of the
+	// acknowledgement. If it does not, it polls again.
+	s.engine.HoldACKs = n > 0 && n <= few
+	drained := s.transmit(now)
+	s.engine.HoldACKs = false
+	return !drained || n > 0
 }
+
+// few is how many packets may arrive in one poll for it to leave
+// acknowledgements to the next call.
+const few = 2
 
 // hold makes the caller the driver for as long as it waits. It fails when
 // another caller is already.
-func (s *shard) hold() bool { return s.held.CompareAndSwap(false, true) }
+func (s *shard) hold() bool {
+	return s.held.CompareAndSwap(false, true)
+}
 
 // release ends hold. The caller is likely to poll, post or wait again at once;
 // the loop looks a little later.
 func (s *shard) release() {
 	if !s.dev.cfg.Polled {
-		s.leased.Store(int64(s.dev.now() + lease))
+		s.mu.Lock()
+		now := s.dev.now()
+		s.leased.Store(int64(now + lease))
+		s.lastPoll, s.armed = now, now
+		s.held.Store(false)
+		if !s.closed {
+			s.guard.arm(guardAfter)
+		}
+		s.mu.Unlock()
+		return
 	}
 	s.held.Store(false)
-	if s.standby.Load() {
-		signal(s.takeOver)
-	}
 }
 
 // sleep blocks a holder until packets arrive, a timer is due, or it is woken, at

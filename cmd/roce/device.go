@@ -30,10 +30,13 @@ type deviceFlags struct {
 	pcap     string
 }
 
-func (f *deviceFlags) register(cmd *cobra.Command) {
+func (f *deviceFlags) register(cmd *cobra.Command) { f.registerDevice(cmd, "gid-idx", "g") }
+
+// registerDevice is register with another name for the index of the GID.
+func (f *deviceFlags) registerDevice(cmd *cobra.Command, index, letter string) {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dev, "dev", "d", "", "local `ADDRESS` or interface to use (default: the address that reaches the peer)")
-	fs.IntVarP(&f.gidIndex, "gid-idx", "g", -1, "with an interface as --dev: `INDEX` of its address, see 'roce info'")
+	fs.IntVarP(&f.gidIndex, index, letter, -1, "with an interface as --dev: `INDEX` of its address, see 'roce info'")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets sent and received to `FILE`, for Wireshark or 'roce decode'")
 	f.faultFlags.register(cmd)
 	aliasFlag(cmd, "ib-dev", "dev")
@@ -57,7 +60,7 @@ func (f *deviceFlags) addr(peer netip.Addr) (netip.Addr, error) {
 	}
 	if f.dev == "" {
 		if f.gidIndex >= 0 {
-			return netip.Addr{}, errors.New("--gid-idx chooses among the addresses of an interface: give the interface with --dev")
+			return netip.Addr{}, errors.New("the index of a GID chooses among the addresses of an interface: give the interface with --dev")
 		}
 		return sourceFor(peer)
 	}

@@ -93,15 +93,24 @@ func parseGID(s string) (netip.Addr, error) {
 	return netip.AddrFrom16(a), nil
 }
 
-// dialPeer connects to a server, and keeps trying for a moment: it is often
-// started in the same breath.
+// dialPeer connects to a server of the same test.
 func dialPeer(ctx context.Context, host string, port int, wait time.Duration) (*peerConn, error) {
+	c, err := dialTCP(ctx, host, port, wait)
+	if err != nil {
+		return nil, err
+	}
+	return newPeerConn(ctx, c, wait), nil
+}
+
+// dialTCP connects to a server, and keeps trying for a moment: it is often started
+// in the same breath.
+func dialTCP(ctx context.Context, host string, port int, wait time.Duration) (net.Conn, error) {
 	at := net.JoinHostPort(host, strconv.Itoa(port))
 	d := net.Dialer{Timeout: wait}
 	for deadline := time.Now().Add(min(3*time.Second, wait)); ; {
 		c, err := d.DialContext(ctx, "tcp", at)
 		if err == nil {
-			return newPeerConn(ctx, c, wait), nil
+			return c, nil
 		}
 		var dns *net.DNSError
 		switch {
@@ -121,12 +130,25 @@ func dialPeer(ctx context.Context, host string, port int, wait time.Duration) (*
 }
 
 // acceptPeer waits for a client and returns its records, n of them, used ones.
-// A connection that ends without them, such as that of a port scanner, is
-// reported on errOut and no reason to stop waiting.
-func acceptPeer(ctx context.Context, port int, wait time.Duration, n, used int, errOut io.Writer) (*peerConn, []verbs.Endpoint, error) {
+func acceptPeer(ctx context.Context, port int, wait time.Duration, n, used int, errOut io.Writer) (c *peerConn, e []verbs.Endpoint, err error) {
+	err = acceptTCP(ctx, port, errOut, func(raw net.Conn) (stray bool, err error) {
+		c = newPeerConn(ctx, raw, wait)
+		if e, err = receiveRecords(c, n, used); err != nil {
+			_ = c.Close()
+		}
+		return errors.Is(err, errEarly), err
+	})
+	return c, e, err
+}
+
+// acceptTCP waits for a client: it shows each connection to greet, until one is
+// taken. A connection that ends without a word, such as that of a port scanner, is
+// reported on errOut and no reason to stop waiting. greet closes what it does not
+// take.
+func acceptTCP(ctx context.Context, port int, errOut io.Writer, greet func(net.Conn) (stray bool, err error)) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(port))
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot listen on TCP port %d; choose another with --port on both sides: %w", port, err)
+		return fmt.Errorf("cannot listen on TCP port %d; choose another with --port on both sides: %w", port, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -135,18 +157,13 @@ func acceptPeer(ctx context.Context, port int, wait time.Duration, n, used int, 
 		raw, err := l.Accept()
 		if err != nil {
 			if ctx.Err() != nil {
-				return nil, nil, errors.New("interrupted while waiting for a client")
+				return errors.New("interrupted while waiting for a client")
 			}
-			return nil, nil, fmt.Errorf("cannot accept a client: %w", err)
+			return fmt.Errorf("cannot accept a client: %w", err)
 		}
-		c := newPeerConn(ctx, raw, wait)
-		e, err := receiveRecords(c, n, used)
-		if err == nil {
-			return c, e, nil
-		}
-		_ = c.Close()
-		if !errors.Is(err, errEarly) {
-			return nil, nil, err
+		stray, err := greet(raw)
+		if !stray {
+			return err
 		}
 		fmt.Fprintf(errOut, "roce: a connection from %v sent no record; still waiting for a client\n", raw.RemoteAddr())
 	}

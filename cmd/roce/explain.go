@@ -205,6 +205,7 @@ var operationMeaning = [...]string{
 	bth.OpReadResponse: "data that a READ request has asked for",
 	bth.OpAcknowledge:  "tells the requester how far the responder has come, or what went wrong",
 	bth.OpAtomicAck:    "the word as it was before the atomic operation",
+	bth.OpSelectiveAck: "acknowledges, and tells which packets behind a gap have come: goroce only",
 	bth.OpCNP:          "congestion notification: asks the sender on that queue pair to slow down",
 }
 
@@ -305,7 +306,7 @@ func hexNumber(v uint64, digits int) string { return fmt.Sprintf("0x%0*x", digit
 
 func flag(v bool) string { return choose(v, "1", "0") }
 
-func choose(v bool, yes, no string) string {
+func choose[T any](v bool, yes, no T) T {
 	if v {
 		return yes
 	}

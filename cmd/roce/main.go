@@ -25,7 +25,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal asks the subcommand to finish; the next one ends it.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(ctx, toolArgs(os.Args), os.Stdin, os.Stdout, os.Stderr))
 }
 
 func newRootCommand() *cobra.Command {
@@ -47,7 +47,7 @@ Exit status: 0 all went well, 1 something failed, 2 wrong usage.`,
 		},
 	}
 	root.SetHelpCommand(newHelpCommand())
-	root.AddCommand(newDemoCommand(), newInfoCommand(), newPingpongCommand(), newDecodeCommand(), newFaultsTopic())
+	root.AddCommand(newDemoCommand(), newInfoCommand(), newPingpongCommand(), newPerfCommand(), newDecodeCommand(), newSimCommand(), newFaultsTopic())
 	return root
 }
 

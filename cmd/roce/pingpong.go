@@ -71,7 +71,7 @@ type pingpongFlags struct {
 	deviceFlags
 	kind                            pingpongKind
 	port, size, iters, mtu, rxDepth int
-	sl, ibPort, numQP               int
+	sl, ibPort, numQP, timeout      int
 	wait                            time.Duration
 	check, events, json             bool
 }
@@ -142,6 +142,9 @@ func (f *pingpongFlags) register(cmd *cobra.Command) {
 	fs.IntVarP(&f.ibPort, "ib-port", "i", 1, "port of the device: 1, for compatibility")
 	fs.IntVarP(&f.sl, "sl", "l", 0, "service level: accepted for compatibility; Ethernet has none")
 	fs.DurationVar(&f.wait, "wait", 30*time.Second, "give up when the peer is silent for this `TIME`, in the TCP exchange or in the test; the wait for a client has no end")
+	if f.kind.typ == qp.RC {
+		fs.IntVar(&f.timeout, "timeout", 14, "ACK timeout `CODE`: 4.096 µs · 2^CODE, 0 none")
+	}
 	fs.BoolVar(&f.json, "json", false, "print the result, or the error, as one JSON object")
 	aliasFlag(cmd, "chk", "check")
 }
@@ -162,6 +165,8 @@ func (f *pingpongFlags) validate(cmd *cobra.Command) error {
 		return usageError(cmd, "--num-qp is %d; it must be 1 to %d and at most --rx-depth", f.numQP, srqRecords)
 	case f.ibPort != 1:
 		return usageError(cmd, "--ib-port is %d; the device has port 1 only", f.ibPort)
+	case f.timeout < 0 || f.timeout > 31:
+		return usageError(cmd, "--timeout is %d; it must be 0 to 31", f.timeout)
 	case f.wait <= 0:
 		return usageError(cmd, "--wait is %v; it must be positive", f.wait)
 	}
@@ -440,7 +445,7 @@ func (p *pingpong) toRTS(remote []verbs.Endpoint, out io.Writer) error {
 		if p.f.kind.typ == qp.UD {
 			err = l.qp.Activate(udQKey)
 		} else {
-			err = l.qp.Connect(l.remote, verbs.ConnectConfig{PathMTU: p.f.mtu, MaxRDAtomic: 1, MaxDestRDAtomic: 1})
+			err = l.qp.Connect(l.remote, verbs.ConnectConfig{PathMTU: p.f.mtu, MaxRDAtomic: 1, MaxDestRDAtomic: 1, Timeout: zeroAsNone(p.f.timeout)})
 		}
 		if err != nil {
 			return err

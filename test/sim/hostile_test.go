@@ -162,7 +162,8 @@ func (f *fortress) besiege(packets int) {
 	f.valid = nil
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 256<<10 {
+	// Early packets may fill the engine's spare buffers: 256 of 4.3 kB.
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > (256+1152)<<10 {
 		f.Errorf("seed %d: the heap grew by %d bytes", f.seed, grown)
 	}
 	f.checkMemory()

@@ -47,6 +47,9 @@ func (e *end) checkBounds() {
 	if answers > 6*limit+2 || ring > 2*(6*qp.MaxRDAtomicLimit+2) || e.drains == 0 && ring > 6*limit+2 || replay > limit {
 		e.w.fail("%s holds %d answers in room for %d, and remembers %d, with %d allowed", e, answers, ring, replay, limit)
 	}
+	if u := inside(e.q, "rsp", "ahead"); !u.IsNil() && (u.Elem().FieldByName("n").Int() > 255 || e.q.State() == qp.Err) {
+		e.w.fail("%s keeps %d early packets in state %v", e, u.Elem().FieldByName("n").Int(), e.q.State())
+	}
 	if n := e.q.SQ.Len(); n > 16 {
 		e.w.fail("%s has %d requests queued", e, n)
 	}
@@ -57,6 +60,9 @@ func (h *station) checkEmpty() {
 	h.w.n.RunFor(lifetime)
 	if h.Len() != 0 || h.Pending() || inside(h.Engine, "timers").Len() != 0 || inside(h.Engine, "finished").Len() != 0 {
 		h.w.fail("something is left of destroyed pairs")
+	}
+	if n := inside(h.Engine, "store", "lent").Int(); n != 0 {
+		h.w.fail("%d early packets of destroyed pairs are kept", n)
 	}
 	if _, ok := h.Deadline(); ok {
 		h.w.fail("a timer runs without a pair")

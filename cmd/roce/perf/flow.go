@@ -1,0 +1,239 @@
+package perf
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/goroce/goroce/cq"
+	"github.com/goroce/goroce/mr"
+	"github.com/goroce/goroce/qp"
+)
+
+// flow is one measured run: all messages of one size.
+type flow struct {
+	e     *end
+	size  int
+	cqMod int
+	sends int // per queue pair; 0 if this side makes no requests
+	recvs int // per queue pair
+	watch *watchdog
+
+	start     time.Time
+	stamps    []int64 // latency: when each message was posted
+	posted    []int64 // bandwidth: when each was posted and completed
+	done      []int64
+	first     int64 // the first post or arrival, and the last completion
+	last      int64
+	sent      int // completed in all
+	got       int
+	window    window // with -D
+	wcs       [64]cq.WC
+	idleSpins uint
+}
+
+// window is the part of a run with a duration that counts.
+type window struct {
+	begin, end          int64 // planned
+	begun, ended        bool
+	beganAt, endedAt    int64
+	beganSent, beganGot int
+	endSent, endGot     int
+}
+
+// forever is the goal of a run that ends by the clock.
+const forever = math.MaxInt / 2
+
+// maxStamps bounds the samples of a latency run with a duration.
+const maxStamps = 1 << 20
+
+// newFlow prepares a run: after it nothing allocates.
+func (e *end) newFlow(size int) *flow {
+	c := &e.cfg
+	f := &flow{e: e, size: size, cqMod: c.cqMod(size)}
+	goal := c.Iters
+	if c.Duration > 0 {
+		goal = forever
+		f.window = window{begin: int64(c.Margin), end: int64(c.Duration - c.Margin)}
+	}
+	if c.requester(e.client) {
+		f.sends = goal
+	}
+	if c.receives(e.client) {
+		f.recvs = goal
+	}
+	if c.Test.Latency {
+		f.stamps = make([]int64, 0, min(goal, maxStamps))
+	} else if !c.NoPeak {
+		f.posted = make([]int64, 0, f.sends*len(e.lanes))
+		f.done = make([]int64, 0, max(f.sends, f.recvs)*len(e.lanes))
+	}
+	for _, l := range e.lanes {
+		l.posted, l.done, l.recvPosted, l.got = 0, 0, 0, 0
+		e.prepare(l, f)
+	}
+	return f
+}
+
+// goalMessages is how many messages the run has, 0 if the clock decides.
+func (f *flow) goalMessages() int64 {
+	if f.sends == forever || f.recvs == forever {
+		return 0
+	}
+	return int64(f.sends+f.recvs) * int64(len(f.e.lanes))
+}
+
+// prepare fills in the work requests of a lane.
+func (e *end) prepare(l *lane, f *flow) {
+	c := &e.cfg
+	from := e.source(l.index)
+	wr := qp.SendWR{RemoteAddr: l.remote.vaddr, RKey: l.remote.rkey}
+	switch c.Test.Verb {
+	case Send:
+		wr.Op = qp.Send
+	case Write:
+		wr.Op = qp.RDMAWrite
+	case Read:
+		wr.Op = qp.RDMARead
+	case Atomic:
+		wr.Op = c.AtomicOp
+		if c.AtomicOp == qp.FetchAdd {
+			wr.CompareAdd = 1
+		}
+	}
+	if c.Inline >= f.size && (wr.Op == qp.Send || wr.Op == qp.RDMAWrite) {
+		wr.Inline = e.mem.Bytes()[from : from+f.size]
+	} else {
+		wr.SGE = []mr.SGE{e.mem.SGE(from, f.size)}
+	}
+	if c.Connection == qp.UD {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = &l.av, l.remote.qpn, udQKey
+	}
+	for i := range l.list {
+		l.list[i] = wr
+	}
+	l.recv = qp.RecvWR{ID: recvBit | uint64(l.index)<<laneShift, SGE: []mr.SGE{e.mem.SGE(e.target(l.index), e.area)}}
+}
+
+// A work request's ID names its lane, its number within the run from 1 on, and
+// whether it is a receive.
+const (
+	laneShift = 40
+	recvBit   = 1 << 63
+	countMask = 1<<laneShift - 1
+)
+
+func (f *flow) laneOf(id uint64) *lane { return f.e.lanes[id&^recvBit>>laneShift] }
+
+// now is the time since the start of the run, in nanoseconds.
+func (f *flow) now() int64 { return int64(time.Since(f.start)) }
+
+// postReceives posts the first receives of a run.
+func (f *flow) postReceives() error {
+	for _, l := range f.e.lanes {
+		for l.recvPosted < min(f.recvs, f.e.cfg.RxDepth) {
+			if err := f.postRecv(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (f *flow) postRecv(l *lane) error {
+	l.recvPosted++
+	if f.e.srq != nil {
+		return f.e.srq.PostRecv(&l.recv)
+	}
+	return l.qp.PostRecv(&l.recv)
+}
+
+// post posts the next n requests of a lane at once. It is the one place where
+// requests are posted in a run.
+func (f *flow) post(l *lane, n int) error {
+	base := uint64(l.index) << laneShift
+	for i := range n {
+		count := l.posted + i + 1
+		l.list[i].ID, l.list[i].Flags = base|uint64(count), 0
+		if count%f.cqMod == 0 || count == f.sends {
+			l.list[i].Flags = qp.Signaled
+		}
+	}
+	if _, err := l.qp.PostSendList(l.list[:n]); err != nil {
+		return err
+	}
+	l.posted += n
+	return nil
+}
+
+// measure runs a flow and appends its row.
+func (e *end) measure(f *flow) error {
+	f.watch = e.watchRun(f)
+	defer f.watch.finish()
+	used := cpuTime()
+	f.start = time.Now()
+	err := f.run()
+	spent := cpuTime().since(used)
+	for _, l := range e.lanes {
+		l.requests += l.posted
+	}
+	if err != nil {
+		return err
+	}
+	e.rows = append(e.rows, f.row(spent))
+	return nil
+}
+
+func (f *flow) run() error {
+	t := f.e.cfg.Test
+	switch {
+	case !t.Latency:
+		return f.bandwidth()
+	case t.Verb == Send:
+		return f.sendLatency()
+	case t.Verb == Write:
+		return f.writeLatency()
+	}
+	return f.requestLatency()
+}
+
+// poll returns the next completions. Without -e it may return none.
+func (f *flow) poll() (int, error) {
+	if f.e.cfg.Events {
+		n, err := f.e.cq.Wait(f.watch.ctx, f.wcs[:])
+		if err != nil && f.watch.cause() != nil {
+			err = f.watch.cause()
+		}
+		return n, err
+	}
+	n := f.e.cq.Poll(f.wcs[:])
+	if n == 0 {
+		return 0, f.pause()
+	}
+	return n, nil
+}
+
+// check turns a failed completion into an error, and one that is too short.
+func (f *flow) check(wc *cq.WC) error {
+	if wc.Status != cq.Success {
+		return f.e.explain(wc, f.sent+f.got)
+	}
+	if wc.Recv() && int(wc.ByteLen) != f.size+f.e.cfg.grh() {
+		return fmt.Errorf("a message of %d bytes came, not %d: give both sides the same -s", int(wc.ByteLen)-f.e.cfg.grh(), f.size)
+	}
+	return nil
+}
+
+// explain turns a failed completion into a sentence with a cure.
+func (e *end) explain(wc *cq.WC, after int) error {
+	what := fmt.Sprintf("work request failed after %d messages: %v (%d)", after, wc.Status, uint8(wc.Status))
+	switch wc.Status {
+	case cq.RetryExcErr:
+		return fmt.Errorf("%s: no answer from %v: is its program still running, is UDP port 4791 open on the way, and does the path MTU of %d fit the network", what, e.lanes[0].remote.gid, e.cfg.MTU)
+	case cq.RNRRetryExcErr:
+		return fmt.Errorf("%s: the peer posted no receive in time: raise its -r", what)
+	case cq.RemInvReqErr, cq.RemAccessErr, cq.RemOpErr, cq.LocLenErr:
+		return fmt.Errorf("%s: do both sides run the same test with the same options", what)
+	}
+	return fmt.Errorf("%s", what)
+}

@@ -1,0 +1,174 @@
+package perf
+
+import (
+	"errors"
+
+	"github.com/goroce/goroce/cq"
+)
+
+// latencyDepth is the room for a latency test's requests: an acknowledgement may
+// come after the message that answers it.
+const latencyDepth = 64
+
+// sendLatency sends messages to and fro; the client's goes first.
+func (f *flow) sendLatency() error { return f.pingPong(f.e.client, f.awaitMessage, nil) }
+
+// writeLatency writes to and fro; here the server's goes first. The last byte of
+// each message is its number: who finds it in memory knows that the message is
+// there.
+func (f *flow) writeLatency() error {
+	e := f.e
+	to, from := e.target(0)+f.size-1, e.source(0)+f.size-1
+	spot, keep := &e.mem.Bytes()[to], e.mem.Bytes()[from]
+	defer func() { e.mem.Bytes()[from] = keep }() // the next size has its own last byte
+	await := func(want int) (bool, error) { return f.awaitByte(spot, want) }
+	mark := func(count int) { e.mem.Bytes()[from] = byte(count) }
+	return f.pingPong(!e.client, await, mark)
+}
+
+// pingPong sends and awaits messages in turn. mark, if not nil, is called before
+// each is posted.
+func (f *flow) pingPong(first bool, await func(want int) (over bool, err error), mark func(count int)) error {
+	l := f.e.lanes[0]
+	for count := 1; !f.over(count - 1); count++ {
+		if !first {
+			if over, err := await(count); over || err != nil {
+				return err
+			}
+		}
+		if mark != nil {
+			mark(count)
+		}
+		f.stampSend()
+		if err := f.postOne(l); err != nil {
+			return err
+		}
+		if first {
+			if over, err := await(count); over || err != nil {
+				return err
+			}
+		}
+		f.watch.done.Store(int64(count))
+	}
+	return f.finishLatency(l)
+}
+
+// requestLatency makes one request after the other.
+func (f *flow) requestLatency() error {
+	l := f.e.lanes[0]
+	for count := 1; !f.over(count - 1); count++ {
+		f.stampSend()
+		if err := f.post(l, 1); err != nil {
+			return err
+		}
+		for f.sent < count {
+			if err := f.reap(); err != nil {
+				return err
+			}
+		}
+		f.watch.done.Store(int64(count))
+	}
+	return nil
+}
+
+// stampSend notes when a message is posted.
+func (f *flow) stampSend() {
+	now := f.now()
+	if len(f.stamps) < cap(f.stamps) {
+		f.stamps = append(f.stamps, now)
+	}
+	if f.first == 0 {
+		f.first = max(1, now)
+	}
+}
+
+// over reports whether a run has ended, after count messages: by its count or by
+// its clock.
+func (f *flow) over(count int) bool {
+	if f.e.cfg.Duration > 0 {
+		return f.clock(count, 0)
+	}
+	return count >= f.e.cfg.Iters
+}
+
+// awaitMessage waits until so many messages have come, or the time is over.
+func (f *flow) awaitMessage(want int) (over bool, err error) {
+	for f.got < want {
+		if err := f.reap(); err != nil {
+			return false, err
+		}
+		if f.e.cfg.Duration > 0 && f.got < want && f.over(want-1) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// awaitByte waits until the byte is the low one of the count.
+func (f *flow) awaitByte(spot *byte, want int) (over bool, err error) {
+	for load(spot) != byte(want) {
+		if err := f.reap(); err != nil {
+			return false, err
+		}
+		if f.e.cfg.Duration > 0 && f.over(want-1) {
+			return true, nil
+		}
+	}
+	f.got = want
+	return false, nil
+}
+
+// load reads a byte that the peer writes at any time. Nobody else can order the two:
+// that is what RDMA is, so the race detector is not to look.
+//
+//go:norace
+//go:noinline
+func load(p *byte) byte { return *p }
+
+// reap handles the completions that there are.
+func (f *flow) reap() error {
+	n, err := f.poll()
+	if err != nil {
+		return err
+	}
+	for i := range f.wcs[:n] {
+		if err := f.takeLate(&f.wcs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeLate handles a completion. The peer goes away as soon as it has all that it
+// wanted: what fails to reach it then does not matter.
+func (f *flow) takeLate(wc *cq.WC) error {
+	if wc.Status != cq.Success && f.got >= f.e.cfg.Iters && f.e.cfg.Duration == 0 {
+		f.sent = f.e.lanes[0].posted
+		return nil
+	}
+	return f.take(wc)
+}
+
+// postOne posts the next request, when there is room for it.
+func (f *flow) postOne(l *lane) error {
+	for l.posted-l.done >= latencyDepth {
+		if err := f.reap(); err != nil {
+			return err
+		}
+	}
+	return f.post(l, 1)
+}
+
+// finishLatency waits for the last acknowledgements.
+func (f *flow) finishLatency(l *lane) error {
+	for f.e.cfg.Duration == 0 && f.sent < l.posted {
+		err := f.reap()
+		if errors.Is(err, ErrEarly) {
+			return nil // the peer has what it wanted
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
