@@ -106,6 +106,9 @@ func (s *shard) loop() {
 		if idle {
 			s.link.Wait(timeout)
 			s.sleeping.Store(0)
+			if s.held.Load() {
+				s.link.Wake() // it may have been meant for who took over meanwhile
+			}
 		}
 	}
 }
