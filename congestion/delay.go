@@ -7,7 +7,7 @@ type DelayParams struct {
 	// Limit is the largest window in packets; default MaxWindow.
 	Limit int
 	// Initial is the first window; default 128 packets, at most Limit. READs are
-	// asked for in pieces of half of it.
+	// asked for in pieces of half of it at least.
 	Initial int
 	// Target is the least target of the round trip time; default 2 ms, far above
 	// the noise that scheduling puts into the times of a user-space peer. On a
