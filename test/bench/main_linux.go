@@ -135,6 +135,9 @@ func (b *bench) build(ctx context.Context) error {
 	}
 	b.tools = map[string]*tool{}
 	for _, t := range newTools(b.o.roce, floor) {
+		if t.name == "iperf3" {
+			t.options = hostTCP().iperfOptions()
+		}
 		b.tools[t.name] = t
 	}
 	return nil
@@ -156,18 +159,11 @@ func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", 
 
 // measureAll measures every cell once per round, and the idle queue pairs.
 func (b *bench) measureAll(ctx context.Context) error {
-	sites := map[string]site{loopback: loopbackSite}
-	places := []string{loopback}
-	s, remove, err := newVeth(ctx)
-	defer remove()
-	if err == nil {
-		sites[veth] = s
-		places = append(places, veth)
-	} else {
-		b.skip("veth pair: %v", err)
-	}
+	top := newTopology(ctx, b.skip)
+	defer top.remove()
+	b.results.Conditions.TCP = tcpText(hostTCP())
 	b.checkTools()
-	for _, place := range places {
+	for _, place := range top.places {
 		for _, c := range planFor(place, b.o.quick) {
 			if b.tools[c.Tool] != nil && strings.Contains(c.String(), b.o.only) {
 				b.results.Series = append(b.results.Series, &series{cell: c, Unit: c.Metric.unit()})
@@ -179,7 +175,7 @@ func (b *bench) measureAll(ctx context.Context) error {
 	}}
 	for round := range b.e.rounds {
 		for i, s := range b.results.Series {
-			b.measureCell(ctx, r, s, sites[s.Place])
+			b.measureCell(ctx, r, s, top.sites[s.Place])
 			if ctx.Err() != nil {
 				return errors.New("interrupted")
 			}

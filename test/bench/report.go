@@ -240,6 +240,9 @@ func (r *results) writeConditions(p *page) {
 	for _, name := range names {
 		p.line("- %s: %s", name, c.Tools[name])
 	}
+	if c.TCP != "" {
+		p.line("- TCP congestion control: %s", c.TCP)
+	}
 	p.line("- no process is bound to a core; both processes of a pair run on this machine")
 	for _, s := range r.Skipped {
 		p.line("- skipped: %s", s)

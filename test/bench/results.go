@@ -28,6 +28,7 @@ type conditions struct {
 	Load     string            `json:"load_at_start"` // of the last 1, 5 and 15 minutes
 	Go       string            `json:"go"`
 	Revision string            `json:"revision"`
+	TCP      string            `json:"tcp_congestion_control"`
 	Tools    map[string]string `json:"tools"`    // versions
 	Commands []string          `json:"commands"` // one of each kind
 }

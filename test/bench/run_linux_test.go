@@ -90,3 +90,18 @@ func buildFloor(t *testing.T) string {
 	}
 	return out
 }
+
+func TestIperfGetsTheUsualCongestionControl(t *testing.T) {
+	for _, c := range []struct {
+		host tcp
+		want string
+	}{
+		{tcp{"cubic", []string{"reno", "cubic"}}, ""},
+		{tcp{"bbr", []string{"reno", "bbr", "cubic"}}, "-C cubic"},
+		{tcp{"bbr", []string{"reno", "bbr"}}, ""}, // not allowed, or not there
+	} {
+		if got := strings.Join(c.host.iperfOptions(), " "); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.host, got, c.want)
+		}
+	}
+}

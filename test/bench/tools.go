@@ -26,6 +26,7 @@ type tool struct {
 	program string // in $PATH, or built
 	apt     string // Debian package, "" if it is built here
 	version []string
+	options []string // more for the client
 	// pair returns the two commands for a cell.
 	pair  func(t *tool, c cell, s site, port int, e extent) (server, client command)
 	parse func(out []byte) (reading, error)
@@ -97,7 +98,7 @@ func pairIperf(t *tool, _ cell, s site, port int, e extent) (command, command) {
 	// iperf3 takes whole seconds; it is the baseline, so it gets them.
 	seconds := strconv.Itoa(int(wholeSeconds(e.time).Seconds()))
 	return command{args: []string{t.program, "-s", "-1", "-B", s.server, "-p", p}},
-		command{args: []string{t.program, "-c", s.server, "-B", s.client, "-p", p, "-t", seconds, "-J"}}
+		command{args: join([]string{t.program, "-c", s.server, "-B", s.client, "-p", p, "-t", seconds, "-J"}, t.options...)}
 }
 
 // wholeSeconds rounds to what iperf3 takes.
