@@ -170,10 +170,16 @@ func (b *bench) measureAll(ctx context.Context) error {
 			}
 		}
 	}
-	r := &runner{port: 21000, e: b.e, said: map[string]bool{}, note: func(s string) {
+	r := &runner{port: 21000, e: b.e, said: map[string]bool{}, pace: map[cell]int{}, note: func(s string) {
 		b.results.Conditions.Commands = append(b.results.Conditions.Commands, s)
 	}}
+	start := time.Now()
 	for round := range b.e.rounds {
+		if took := time.Since(start); round >= 2 && took+took/time.Duration(round) > b.e.most {
+			b.skip("rounds %d to %d: %d took %v", round+1, b.e.rounds, round, took.Round(time.Second))
+			break
+		}
+		b.results.Conditions.Rounds = round + 1
 		for i, s := range b.results.Series {
 			b.measureCell(ctx, r, s, top.sites[s.Place])
 			if ctx.Err() != nil {

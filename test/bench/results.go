@@ -99,6 +99,10 @@ type guestReading struct {
 
 // samples returns those of a cell, nil if it was not measured.
 func (r *results) samples(w which) []float64 {
+	if w.better {
+		w.better, w.events = false, false
+		return greater(r.samples(w), r.samples(withEvents(w)))
+	}
 	for _, s := range r.Series {
 		if w.is(s.cell) {
 			return s.Samples

@@ -74,7 +74,7 @@ func TestFailingClientEndsServer(t *testing.T) {
 }
 
 func testRunner() *runner {
-	return &runner{port: 20990, e: extent{time: 100 * time.Millisecond}, said: map[string]bool{}, note: func(string) {}}
+	return &runner{port: 20990, e: extent{time: 100 * time.Millisecond}, said: map[string]bool{}, pace: map[cell]int{}, note: func(string) {}}
 }
 
 func buildFloor(t *testing.T) string {

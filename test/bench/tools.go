@@ -57,7 +57,7 @@ func pairRoce(t *tool, c cell, s site, port int, e extent) (command, command) {
 		options = append(options, "-n", strconv.Itoa(max(5, e.queued/c.QPs)))
 	default:
 		if c.Events {
-			options = append(options, "-n", strconv.Itoa(max(5, e.bytes/c.Size)))
+			options = append(options, "-n", strconv.Itoa(max(5, 4*e.bytes/c.Size)))
 		} else {
 			options = append(options, "-D", secondsText(e.time))
 		}
@@ -113,7 +113,7 @@ func pairUCX(t *tool, c cell, s site, port int, e extent) (command, command) {
 		test += "_lat"
 	} else {
 		test += "_bw"
-		n = min(e.messages, max(50, e.bytes/c.Size))
+		n = min(e.messages, max(20, e.bytes/c.Size))
 		warm = n / 20
 	}
 	p := strconv.Itoa(port)
