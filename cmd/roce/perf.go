@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -283,6 +284,7 @@ func (f *perfFlags) validate(cmd *cobra.Command) error {
 	}{
 		{"port", f.port, 1, 65535}, {"size", f.Size, 1, qp.MaxMessage - 1}, {"duration", f.duration, 1, 1 << 24}, {"tx-depth", f.TxDepth, 1, qp.MaxWR},
 		{"rx-depth", f.RxDepth, 1, qp.MaxWR}, {"qp-timeout", f.timeout, 0, 31}, {"retry_count", f.retry, 0, 7}, {"tclass", f.tclass, 0, 255},
+		{"iters", f.Iters, perf.MinIters, math.MaxInt32}, {"qp", f.QPs, 1, perf.MaxQPs}, {"outs", f.Outs, 1, qp.MaxRDAtomicLimit},
 		{"post_list", f.PostList, 1, perf.MaxPostList}, {"cq-mod", f.CQMod, 1, qp.MaxWR},
 	} {
 		if fs.Changed(n.name) && (n.v < n.low || n.v > n.high) {

@@ -32,7 +32,7 @@ func perfCases() []perfCase {
 		if test == "write_lat" || test == "write_bw" {
 			events = "" // the tools have none there
 		}
-		cases = append(cases, perfCase{test: test, options: "-n 100" + events, family: v4, iters: "100", short: true})
+		cases = append(cases, perfCase{test: test, options: "-n 50" + events, family: v4, iters: "50", short: true})
 	}
 	return append(cases,
 		perfCase{test: "write_bw", options: "-a -n 5", family: v4, rows: 23, iters: "5"},
@@ -40,14 +40,14 @@ func perfCases() []perfCase {
 		perfCase{test: "send_bw", options: "-c UC -n 50 -s 4096 -e", family: v4, iters: "50", short: true},
 		perfCase{test: "send_bw", options: "-c UD -n 50 -e", family: v4, iters: "50", short: true},
 		perfCase{test: "send_lat", options: "-c UD -n 50 -e", family: v4, iters: "50"},
-		perfCase{test: "write_bw", options: "-b -n 100", family: v4, iters: "100", short: true},
+		perfCase{test: "write_bw", options: "-b -n 50", family: v4, iters: "50", short: true},
 		perfCase{test: "send_bw", options: "-b -n 100 -e", family: v4, iters: "100"},
 		perfCase{test: "atomic_bw", options: "-b -n 100 -e", family: v4, iters: "100"},
 		perfCase{test: "atomic_bw", options: "-A CMP_AND_SWAP -n 100 -e", family: v4, iters: "100"},
 		perfCase{test: "write_bw", options: "-q 4 -n 50", family: v4, iters: "200"},
 		perfCase{test: "write_bw", options: "-D 2", family: v4},
-		perfCase{test: "send_lat", options: "-D 2 -e", family: v4},
-		perfCase{test: "write_bw", options: "-n 100", family: v6, iters: "100", short: true},
+		perfCase{test: "send_lat", options: "-D 2", family: v4}, /* -D and -e exclude each other there */
+		perfCase{test: "write_bw", options: "-n 50", family: v6, iters: "50", short: true},
 		perfCase{test: "send_lat", options: "-n 100 -e", family: v6, iters: "100"},
 	)
 }
@@ -102,7 +102,7 @@ func (c perfCase) run(t *testing.T, l *lab, roceServes bool) {
 		rxe = startRXE()
 	} else {
 		rxe = startRXE()
-		run(t, l.inGuest(startLimit, fmt.Sprintf("until ss -Hltn 'sport = :%d' | grep -q .; do sleep 0.05; done", pingpongPort)))
+		waitGuestListens(t, ctx, l, rxe)
 		roce = startRoce()
 	}
 	for _, p := range []*program{roce, rxe} {
@@ -165,4 +165,18 @@ func (c perfCase) wantRows(server bool) int {
 		return 1
 	}
 	return max(1, c.rows)
+}
+
+// waitGuestListens waits until the program in the guest listens.
+func waitGuestListens(t *testing.T, ctx context.Context, l *lab, p *program) {
+	t.Helper()
+	for l.inGuest(startLimit, fmt.Sprintf("ss -Hltn 'sport = :%d' | grep -q .", pingpongPort)).Run() != nil {
+		select {
+		case <-p.ended:
+			t.Fatalf("%s ended early:\n%s", p.name, p.output(t))
+		case <-ctx.Done():
+			t.Fatalf("%s does not listen", p.name)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }

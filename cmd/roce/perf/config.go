@@ -91,8 +91,8 @@ type Config struct {
 const (
 	maxAllExponent = 23      // -a ends at 2^23 bytes
 	maxMemory      = 1 << 32 // bytes
-	maxQPs         = 4096
-	minIters       = 5
+	MaxQPs         = 4096
+	MinIters       = 5
 	// maxPeakIters is how many messages are timed one by one, to find the peak;
 	// perftest has the same limit.
 	maxPeakIters = 20000
@@ -171,8 +171,8 @@ func (c *Config) checkNumbers() error {
 		v, low, high int
 	}{
 		{"-s", c.Size, 0, qp.MaxMessage - 1},
-		{"-n", c.Iters, minIters, math.MaxInt32},
-		{"-q", c.QPs, 1, maxQPs},
+		{"-n", c.Iters, MinIters, math.MaxInt32},
+		{"-q", c.QPs, 1, MaxQPs},
 		{"-t", c.TxDepth, 0, qp.MaxWR},
 		{"-r", c.RxDepth, 0, qp.MaxWR},
 		{"-l", c.PostList, 0, MaxPostList},

@@ -229,7 +229,7 @@ func (e *end) explain(wc *cq.WC, after int) error {
 	what := fmt.Sprintf("work request failed after %d messages: %v (%d)", after, wc.Status, uint8(wc.Status))
 	switch wc.Status {
 	case cq.RetryExcErr:
-		return fmt.Errorf("%s: no answer from %v: is its program still running, is UDP port 4791 open on the way, and does the path MTU of %d fit the network", what, e.lanes[0].remote.gid, e.cfg.MTU)
+		return fmt.Errorf("%s: no answer from %v: is its program still running, does RoCE (UDP 4791) get through, and does the path MTU of %d fit the network", what, e.lanes[0].remote.gid, e.cfg.MTU)
 	case cq.RNRRetryExcErr:
 		return fmt.Errorf("%s: the peer posted no receive in time: raise its -r", what)
 	case cq.RemInvReqErr, cq.RemAccessErr, cq.RemOpErr, cq.LocLenErr:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
@@ -258,9 +259,45 @@ func (e *end) checkTargets() (what string, err error) {
 		if c.receives(e.client) && l.got == 0 {
 			continue // all of it was lost, or went to another's receive
 		}
-		if err := compare(e.memory(e.target(l.index)+c.grh(), n), e.laneSeed(e.peerSeed, l)); err != nil {
+		got := e.memory(e.target(l.index)+c.grh(), n)
+		seed := e.laneSeed(e.peerSeed, l)
+		if c.Connection == qp.UC && passive {
+			if complete, err := e.compareLate(got, seed); err != nil || !complete {
+				return "", err
+			}
+			continue
+		}
+		if err := compare(got, seed); err != nil {
 			return "", fmt.Errorf("what queue pair %d got: %w", l.index, err)
 		}
 	}
 	return "the bytes received", nil
+}
+
+// lateTime is how long a WRITE of an unreliable connection, which is complete when it
+// has left, may take to arrive.
+const lateTime = 300 * time.Millisecond
+
+// compareLate compares what a peer writes over an unreliable connection, where the
+// last messages may be under way or lost: then there still are zeros.
+func (e *end) compareLate(got []byte, seed uint64) (complete bool, err error) {
+	for deadline := time.Now().Add(lateTime); compare(got, seed) != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false, compareOrZero(got, seed)
+		}
+		e.dev.Sync()
+	}
+	return true, nil
+}
+
+// compareOrZero says where b is neither the pattern of a seed nor zero.
+func compareOrZero(b []byte, seed uint64) error {
+	want := make([]byte, len(b))
+	fill(want, seed)
+	for i, v := range b {
+		if v == 0 {
+			want[i] = 0
+		}
+	}
+	return compareBytes(b, want)
 }
