@@ -135,9 +135,6 @@ func (b *bench) build(ctx context.Context) error {
 	}
 	b.tools = map[string]*tool{}
 	for _, t := range newTools(b.o.roce, floor) {
-		if t.name == "iperf3" {
-			t.options = hostTCP().iperfOptions()
-		}
 		b.tools[t.name] = t
 	}
 	return nil
@@ -161,10 +158,14 @@ func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", 
 func (b *bench) measureAll(ctx context.Context) error {
 	top := newTopology(ctx, b.skip)
 	defer top.remove()
-	b.results.Conditions.TCP = tcpText(hostTCP())
+	host := hostTCP()
+	b.results.Conditions.TCP = host.own
 	b.checkTools()
 	for _, place := range top.places {
 		for _, c := range planFor(place, b.o.quick) {
+			if c.Tool == "iperf3" && c.Op != "" && !host.hasUsualToo() {
+				continue
+			}
 			if b.tools[c.Tool] != nil && strings.Contains(c.String(), b.o.only) {
 				b.results.Series = append(b.results.Series, &series{cell: c, Unit: c.Metric.unit()})
 			}

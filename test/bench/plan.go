@@ -83,6 +83,11 @@ var (
 // the messages of a thousand do not leave the cache.
 const queueSize = 4 << 10
 
+// usual is the congestion control that Linux has by default. On loopback TCP's speed
+// depends on it, so iperf3 is measured as this host has it and, if that is another
+// one, with the usual one as well.
+const usual = "cubic"
+
 // The places.
 const (
 	loopback = "loopback"
@@ -121,6 +126,7 @@ func planBandwidth(add func(cell)) {
 			// iperf3 has no messages: its one figure stands for all sizes. It is
 			// measured beside both sizes that are compared with it.
 			add(cell{Metric: bandwidth, Tool: "iperf3", Size: size, Core: true})
+			add(cell{Metric: bandwidth, Tool: "iperf3", Op: usual, Size: size, Core: true})
 		}
 		add(cell{Metric: bandwidth, Tool: "floor", Size: size, Core: core})
 		add(cell{Metric: bandwidth, Tool: "UCX", Op: "put", Size: size})
@@ -163,6 +169,7 @@ func planVeth(add func(cell)) {
 		core := size == 1<<20
 		add(cell{Metric: bandwidth, Tool: "goroce", Op: "WRITE", Size: size, Core: core})
 		add(cell{Metric: bandwidth, Tool: "iperf3", Size: size, Core: core})
+		add(cell{Metric: bandwidth, Tool: "iperf3", Op: usual, Size: size})
 		add(cell{Metric: bandwidth, Tool: "floor", Size: size, Core: core})
 		add(cell{Metric: bandwidth, Tool: "UCX", Op: "tag", Size: size})
 	}

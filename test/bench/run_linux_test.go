@@ -91,17 +91,17 @@ func buildFloor(t *testing.T) string {
 	return out
 }
 
-func TestIperfGetsTheUsualCongestionControl(t *testing.T) {
+func TestUsualCongestionControlIsMeasuredWhereItIsAnother(t *testing.T) {
 	for _, c := range []struct {
 		host tcp
-		want string
+		want bool
 	}{
-		{tcp{"cubic", []string{"reno", "cubic"}}, ""},
-		{tcp{"bbr", []string{"reno", "bbr", "cubic"}}, "-C cubic"},
-		{tcp{"bbr", []string{"reno", "bbr"}}, ""}, // not allowed, or not there
+		{tcp{"cubic", []string{"reno", "cubic"}}, false},
+		{tcp{"bbr", []string{"reno", "bbr", "cubic"}}, true},
+		{tcp{"bbr", []string{"reno", "bbr"}}, false}, // not allowed, or not there
 	} {
-		if got := strings.Join(c.host.iperfOptions(), " "); got != c.want {
-			t.Errorf("%+v: %q, want %q", c.host, got, c.want)
+		if got := c.host.hasUsualToo(); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.host, got, c.want)
 		}
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// tcp says which congestion controls this host has: the tools over TCP depend on
-// it.
+// tcp says which congestion controls this host has.
 type tcp struct {
 	own     string   // what a socket gets that asks for nothing
 	allowed []string // what it may ask for
@@ -25,21 +24,5 @@ func hostTCP() tcp {
 	return t
 }
 
-// usual is Linux's default. It is faster on loopback than what some hosts set
-// instead, and the baseline should be no slower than it can be.
-const usual = "cubic"
-
-// iperfOptions lets iperf3 use it, if it can be had.
-func (t tcp) iperfOptions() []string {
-	if t.own != usual && slices.Contains(t.allowed, usual) {
-		return []string{"-C", usual}
-	}
-	return nil
-}
-
-func tcpText(t tcp) string {
-	if t.iperfOptions() != nil {
-		return "iperf3 " + usual + ", others " + t.own
-	}
-	return t.own
-}
+// hasUsualToo reports whether the usual one is not this host's own, and can be had.
+func (t tcp) hasUsualToo() bool { return t.own != usual && slices.Contains(t.allowed, usual) }

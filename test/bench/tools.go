@@ -26,7 +26,6 @@ type tool struct {
 	program string // in $PATH, or built
 	apt     string // Debian package, "" if it is built here
 	version []string
-	options []string // more for the client
 	// pair returns the two commands for a cell.
 	pair  func(t *tool, c cell, s site, port int, e extent) (server, client command)
 	parse func(out []byte) (reading, error)
@@ -93,12 +92,16 @@ func pairFloor(t *tool, c cell, s site, port int, e extent) (command, command) {
 	return command{args: join(base, "-d", s.server)}, command{args: join(join(base, more...), "-d", s.client, s.server)}
 }
 
-func pairIperf(t *tool, _ cell, s site, port int, e extent) (command, command) {
+func pairIperf(t *tool, c cell, s site, port int, e extent) (command, command) {
 	p := strconv.Itoa(port)
 	// iperf3 takes whole seconds; it is the baseline, so it gets them.
 	seconds := strconv.Itoa(int(wholeSeconds(e.time).Seconds()))
+	var more []string
+	if c.Op != "" {
+		more = []string{"-C", c.Op}
+	}
 	return command{args: []string{t.program, "-s", "-1", "-B", s.server, "-p", p}},
-		command{args: join([]string{t.program, "-c", s.server, "-B", s.client, "-p", p, "-t", seconds, "-J"}, t.options...)}
+		command{args: join([]string{t.program, "-c", s.server, "-B", s.client, "-p", p, "-t", seconds, "-J"}, more...)}
 }
 
 // wholeSeconds rounds to what iperf3 takes.
