@@ -351,6 +351,7 @@ func (e *Engine) goBackFree(now time.Duration, q *QP) {
 	r.wentBack, r.probing = true, false
 	q.ctl.Lost(now)
 	r.rtt.again(now, r.una)
+	r.rtt.backAt = now
 	e.rewind(q)
 	r.startEarlyTimer(now)
 	e.offer(q)

@@ -11,12 +11,14 @@ import (
 // a copy of it, or was late because one before it had to be resent (Karn's rule).
 type roundTrip struct {
 	smooth, variation time.Duration // 0: nothing was measured yet
+	least             time.Duration // about the shortest of late
 
 	timed   [8]stamp // a ring, oldest first
 	head, n uint8
 
 	resent   bool // something was resent, and nothing has been answered since
 	resentAt time.Duration
+	backAt   time.Duration // when the requester went back last
 }
 
 // stamp is when a packet was sent.
@@ -58,18 +60,22 @@ func (t *roundTrip) answered(now time.Duration, una bth.PSN) (sample time.Durati
 	return sample, early
 }
 
-// later reports that what was resent last has been on its way for a round trip:
-// an answer that comes now is to it.
+// later reports that what the requester went back to has been on its way for a
+// round trip: a NAK that comes now is about it.
 func (t *roundTrip) later(now time.Duration) bool {
-	return t.smooth > 0 && now-t.resentAt >= t.smooth+t.variation
+	return t.smooth > 0 && now-t.backAt >= t.least
 }
 
 // add takes one sample into the estimate.
 func (t *roundTrip) add(s time.Duration) {
 	if t.smooth == 0 {
-		t.smooth, t.variation = s, s/2
+		t.smooth, t.variation, t.least = s, s/2, s
 		return
 	}
+	if t.least += (s - t.least) / 64; s < t.least { // down at once, up slowly
+		t.least = s
+	}
+
 	d := max(t.smooth-s, s-t.smooth)
 	t.variation += (d - t.variation) / 4
 	t.smooth += (s - t.smooth) / 8
