@@ -327,7 +327,7 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 			r.rtt.start(now, first)
 		}
 	} else {
-		e.resent(now, q, 1)
+		e.resent(now, q, first)
 		if r.score != nil {
 			for i := range min(n, sendSpan) {
 				r.score.resent(first.Add(i), r.max)
@@ -381,7 +381,8 @@ func (e *Engine) goBackFree(now time.Duration, q *QP) {
 	r := &q.req
 	r.wentBack, r.probing = true, false
 	q.ctl.Lost(now)
-	r.rtt.again(now)
+	r.rtt.again(now, r.una)
+	r.rtt.backAt = now
 	e.rewind(q)
 	r.startEarlyTimer(now)
 	e.offer(q)
