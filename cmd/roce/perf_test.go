@@ -142,9 +142,9 @@ func checkPerfRows(t *testing.T, o perfOutput, iters uint64, latency bool) {
 
 func TestPerfDuration(t *testing.T) {
 	for _, row := range []struct{ test, options string }{
-		{"write_bw", "-D 1"}, {"send_bw", "-D 1 -b"}, {"send_lat", "-D 1 -f 0.1 -e"},
+		{"write_bw", "-D 1"}, {"send_bw", "-D 1 -b"}, {"send_lat", "-D 1 -f 0.1 -e"}, {"send_bw", "-D 1 -f 0 -e -q 4"},
 	} {
-		t.Run(row.test, func(t *testing.T) {
+		t.Run(row.test+row.options, func(t *testing.T) {
 			options := append(strings.Fields(row.options), "--json")
 			s, c := bothPerf(t, row.test, options, options)
 			for _, o := range []perfOutput{parsePerf(t, s), parsePerf(t, c)} {
@@ -190,6 +190,17 @@ func TestPerfInlineAndGbitsAreOfOneSideOnly(t *testing.T) {
 	r := parsePerf(t, c).Rows[0]
 	if want := r.Rate.Average * 8 * (1 << 20) / 1e9; r.Gbps < want*.999 || r.Gbps > want*1.001 {
 		t.Errorf("%v MiB/s are %v Gb/s", r.Rate.Average, r.Gbps)
+	}
+}
+
+// 50 messages of 100000 bits at 0.1 Gb/sec take 49 ms after the first.
+func TestPerfRateLimit(t *testing.T) {
+	start := time.Now()
+	options := []string{"-n", "50", "-s", "12500", "-c", "UC", "--rate_limit", "0.1", "--json"}
+	_, c := bothPerf(t, "send_bw", options, options)
+	r := parsePerf(t, c).Rows[0]
+	if took := time.Since(start); took < 49*time.Millisecond || r.Gbps > .1*50/49 {
+		t.Errorf("%v, %v Gb/s", took, r.Gbps)
 	}
 }
 
