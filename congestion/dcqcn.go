@@ -195,7 +195,8 @@ func (d *DCQCN) ECN() bool { return true }
 // Acked does nothing: acknowledgements tell nothing of the rate.
 func (d *DCQCN) Acked(time.Duration, int, time.Duration) {}
 
-// Lost counts as a CNP if the parameters say so.
+// Lost counts as a CNP if the parameters say so. That helps where a marking
+// network drops now and then; losses alone are too rare to steer by.
 func (d *DCQCN) Lost(now time.Duration) {
 	if d.p.CutOnLoss {
 		d.Notified(now)

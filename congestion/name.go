@@ -87,3 +87,13 @@ func ByName(name string, o Options) (Factory, error) {
 	names, _ := Names()
 	return nil, fmt.Errorf("congestion: no controller is called %q; use one of %s", name, strings.Join(names, ", "))
 }
+
+// NotificationFor returns the notification point that goes with the controller of
+// that name at the other end: DCQCN as adapters do it counts on CNPs that come
+// often, each of which cuts little.
+func NotificationFor(name string) NotificationPoint {
+	if name == "dcqcn" {
+		return Mlx5NP
+	}
+	return NotificationPoint{}
+}

@@ -10,11 +10,13 @@ import (
 type Recorder struct {
 	// Ports are the ports whose queues are recorded.
 	Ports []*Port
-	// Time has the end of each row of the curves; Queue the mean queue in it, in
-	// bytes, by port; Rate what arrived, in bits/s, by flow; Pace the rate or 0,
-	// and Window the window of the flow's controller at its end; CNPs how many
-	// CNPs each flow's sender has handled by then.
-	Time   []time.Duration
+	// QueueTime has the end of each row of Queue, the mean queue in it, in bytes,
+	// by port. Time has that of the other curves, ten times as far apart: Rate is
+	// what arrived, in bits/s, by flow; Pace the rate or 0, and Window the window
+	// of the flow's controller at its end; CNPs how many CNPs each flow's sender
+	// has handled by then.
+	QueueTime, Time []time.Duration
+
 	Queue  [][]float64
 	Rate   [][]float64
 	Pace   [][]float64
@@ -25,6 +27,7 @@ type Recorder struct {
 	step    time.Duration
 	perRow  int
 	n       int // samples in this row
+	fine    int // and in this one of Queue
 	sums    []float64
 	arrived []uint64
 
@@ -32,14 +35,15 @@ type Recorder struct {
 	from    time.Duration
 	bytes   []uint64 // of the ports and of the flows at Measure
 	flow    []uint64
+	done    []uint64
 }
 
 // Record starts a recorder that looks at the queues every step, and makes a row
-// of the curves of every perRow looks. Add all flows before.
+// of the curves of every perRow looks, a multiple of ten. Add all flows before.
 func (s *Sim) Record(step time.Duration, perRow int, ports ...*Port) *Recorder {
 	r := &Recorder{
 		Ports: ports, sim: s, step: step, perRow: perRow, sums: make([]float64, len(ports)), arrived: make([]uint64, len(s.Flows)),
-		samples: make([][]int32, len(ports)), bytes: make([]uint64, len(ports)), flow: make([]uint64, len(s.Flows)),
+		samples: make([][]int32, len(ports)), bytes: make([]uint64, len(ports)), flow: make([]uint64, len(s.Flows)), done: make([]uint64, len(s.Flows)),
 	}
 	r.Queue, r.Rate, r.Pace, r.Window, r.CNPs = table(ports), table(s.Flows), table(s.Flows), table(s.Flows), table(s.Flows)
 	s.at(s.now+step, r, sampling, nil)
@@ -53,18 +57,26 @@ func (r *Recorder) act(kind, *packet) {
 		r.sums[i] += float64(p.Queue)
 		r.samples[i] = append(r.samples[i], int32(min(p.Queue, math.MaxInt32)))
 	}
+	if r.fine++; r.fine*10 >= r.perRow {
+		r.queueRow()
+	}
 	if r.n++; r.n == r.perRow {
 		r.row()
 	}
 	r.sim.at(r.sim.now+r.step, r, sampling, nil)
 }
 
-func (r *Recorder) row() {
-	r.Time = append(r.Time, r.sim.now)
+func (r *Recorder) queueRow() {
+	r.QueueTime = append(r.QueueTime, r.sim.now)
 	for i := range r.Ports {
-		r.Queue[i] = append(r.Queue[i], r.sums[i]/float64(r.n))
+		r.Queue[i] = append(r.Queue[i], r.sums[i]/float64(r.fine))
 		r.sums[i] = 0
 	}
+	r.fine = 0
+}
+
+func (r *Recorder) row() {
+	r.Time = append(r.Time, r.sim.now)
 	span := (time.Duration(r.n) * r.step).Seconds()
 	for i, f := range r.sim.Flows {
 		r.Rate[i] = append(r.Rate[i], float64(f.Arrived-r.arrived[i])*8/span)
@@ -85,7 +97,7 @@ func (r *Recorder) Measure() {
 		r.bytes[i] = p.SentBytes
 	}
 	for i, f := range r.sim.Flows {
-		r.flow[i] = f.Arrived
+		r.flow[i], r.done[i] = f.Arrived, f.Completed
 	}
 }
 
@@ -94,6 +106,15 @@ func (r *Recorder) Rates() (rates []float64) {
 	span := (r.sim.now - r.from).Seconds()
 	for i, f := range r.sim.Flows {
 		rates = append(rates, float64(f.Arrived-r.flow[i])*8/span)
+	}
+	return rates
+}
+
+// Goodput returns what each flow completed, in bits/s of payload.
+func (r *Recorder) Goodput() (rates []float64) {
+	span := (r.sim.now - r.from).Seconds()
+	for i, f := range r.sim.Flows {
+		rates = append(rates, float64(f.Completed-r.done[i])*8/span)
 	}
 	return rates
 }

@@ -146,6 +146,9 @@ func (p *plan) run(ctx context.Context, o Options, progress func(float64)) (*Run
 	s := New(o.Seed + p.seed)
 	host := HostConfig{Link: Link{Rate: p.rate}.RoundTrip(p.rtt, 2, longest), CNP: p.np, MaxBatch: max(1, p.batch)}
 	var err error
+	if o.Congestion != "" {
+		host.CNP = congestion.NotificationFor(o.Congestion)
+	}
 	if host.Congestion, err = p.controller(o.Congestion); err != nil {
 		return nil, err
 	}

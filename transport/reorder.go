@@ -102,6 +102,9 @@ func (e *Engine) ahead(now time.Duration, q *QP, p *bth.Packet, d *bth.Datagram)
 	again := r.ahead.has(p.PSN) && p.PSN.Sub(r.expect) < reorderSpan
 	if again {
 		e.Counters[DropDuplicate]++
+		if r.selective {
+			r.cameTwice(p.PSN)
+		}
 	} else if !e.keep(q, p, d) {
 		e.outOfSequence(now, q)
 		return
@@ -114,7 +117,7 @@ func (e *Engine) ahead(now time.Duration, q *QP, p *bth.Packet, d *bth.Datagram)
 		e.tellEarly(now, q, p, newGap)
 		return
 	}
-	if wentBack && r.quiet && r.tolerance == 0 {
+	if wentBack && r.quiet {
 		r.quiet = false
 		e.Counters[NAKRepeated]++
 	}
@@ -151,8 +154,11 @@ func (e *Engine) keep(q *QP, p *bth.Packet, d *bth.Datagram) bool {
 }
 
 // drainAhead executes the packets that the one before it has let through, then
-// asks for what is missing next.
-func (e *Engine) drainAhead(now time.Duration, q *QP) {
+// asks for what is missing next. If that one had been asked for, the requester
+// has gone back and comes past the next gap anyway: another NAK would make it go
+// back twice. That the next packet is lost again shows when those behind it come
+// again.
+func (e *Engine) drainAhead(now time.Duration, q *QP, asked bool) {
 	r := &q.rsp
 	start := r.expect
 	for r.ahead != nil && r.ahead.has(r.expect) {
@@ -170,15 +176,27 @@ func (e *Engine) drainAhead(now time.Duration, q *QP) {
 	}
 	switch {
 	case r.notReady:
+	case r.ahead != nil && asked && !r.selective:
+		r.quiet = true
+		r.startNAKTimer(now, &q.req.rtt, true)
+		r.ackJump(start)
 	case r.ahead != nil:
 		r.early = r.ahead.n
 		if r.early > r.tolerance {
 			e.outOfSequence(now, q)
+			r.asked = false // it may be on its way
 		} else if r.nakTimer == never {
 			r.nakTimer = now + reorderWait
 		}
-	case r.expect != start && r.replay.find(r.expect.Add(-1)) == nil:
-		r.queue.ack(r.expect.Add(-1), r.msn) // far ahead: a requester may stop resending
+	default:
+		r.ackJump(start)
+	}
+}
+
+// ackJump acknowledges everything, so that a requester may stop resending.
+func (r *responder) ackJump(start bth.PSN) {
+	if last := r.expect.Add(-1); r.expect != start && r.replay.find(last) == nil {
+		r.queue.ack(last, r.msn)
 	}
 }
 
@@ -217,9 +235,10 @@ func (e *Engine) dropAhead(q *QP) {
 }
 
 // A network that reorders packets makes gaps that fill by themselves. Such a
-// one is found out when a packet that was asked for comes twice: both the first
-// copy, late, and the one resent. The NAK then waits for more early packets, or
-// for a while; every so often it is tried with fewer.
+// one is found out when packets that were asked for come twice: both the first
+// copy, late, and the one resent. Where that happens to more than a few, the NAK
+// waits for more early packets, or for a while; every so often it is tried with
+// fewer.
 const (
 	minTolerance   = 4
 	maxTolerance   = 64
@@ -227,19 +246,45 @@ const (
 	reorderWait    = time.Millisecond
 )
 
-// cameTwice notes a duplicate of a packet, which may be the one asked for.
+// suspicion that packets are late, not lost: a packet that came twice adds to
+// it, each one asked for takes away.
+type suspicion int
+
+const (
+	cameTwice      suspicion = 4
+	suspicionLimit suspicion = 8
+)
+
+func (s *suspicion) asked() { *s = max(0, *s-1) }
+
+// twice reports whether the tolerance has to grow.
+func (s *suspicion) twice() bool {
+	if *s += cameTwice; *s < suspicionLimit {
+		return false
+	}
+	*s -= cameTwice
+	return true
+}
+
+// cameTwice notes a duplicate of a packet, which may be the one asked for. With
+// selective acknowledgements only what was reported missing is resent at all.
 func (r *responder) cameTwice(psn bth.PSN) {
-	if !r.asked || psn != r.askedFor {
+	if !r.selective && (!r.asked || psn != r.askedFor) {
 		return
 	}
 	r.asked = false
+	if !r.late.twice() || r.tolerance > 0 && r.got-r.toleratedAt < maxTolerance {
+		return
+	}
 	r.tolerance = min(max(minTolerance, 2*r.tolerance), maxTolerance)
 	r.toleratedAt = r.got
 }
 
 // askFor notes that a packet was asked for: once, else a duplicate says nothing.
 func (r *responder) askFor(psn bth.PSN) {
-	r.asked = psn != r.askedFor
+	if r.asked = psn != r.askedFor; r.asked {
+		r.late.asked()
+	}
 	r.askedFor = psn
 	if r.tolerance > 0 && r.got-r.toleratedAt > toleranceDecay {
 		r.tolerance /= 2

@@ -27,12 +27,13 @@ type responder struct {
 	ahead       *reorderBuffer // nil when no packet is kept
 	early       int            // packets that came early since the expected one is missing
 	tolerance   int            // so many may, before it is asked for
-	toleratedAt uint64         // got when the tolerance was changed
-	askedFor    bth.PSN        // the packet of the last sequence NAK
-	asked       bool           // for the first time
-	selective   bool           // the peer understands selective acknowledgements
-	confirm     bool           // the next ACK has to be one
-	notReady    bool           // an RNR NAK was sent for the expected packet
+	late        suspicion
+	toleratedAt uint64  // got when the tolerance was changed
+	askedFor    bth.PSN // the packet of the last sequence NAK
+	asked       bool    // for the first time
+	selective   bool    // the peer understands selective acknowledgements
+	confirm     bool    // the next ACK has to be one
+	notReady    bool    // an RNR NAK was sent for the expected packet
 
 	msg      message
 	recv     qp.RecvWQE // taken for the message in progress
@@ -89,9 +90,10 @@ func (e *Engine) request(now time.Duration, q *QP, p *bth.Packet, info *bth.Info
 		e.duplicate(q, p, info)
 		return
 	}
+	asked := q.rsp.quiet && !q.rsp.notReady
 	e.inSequence(now, q, p, info)
 	if q.rsp.ahead != nil && q.Attr.State != qp.Err {
-		e.drainAhead(now, q)
+		e.drainAhead(now, q, asked)
 	}
 }
 
@@ -537,11 +539,12 @@ func (e *Engine) countRefusal(v verdict) {
 func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.rsp
 	e.Counters[DuplicateRequest]++
-	r.cameTwice(p.PSN)
 	r.quiet = false
 	switch info.Op {
 	case bth.OpSend, bth.OpWrite:
-		e.offered(q, p)
+		if !e.offered(q, p) {
+			r.cameTwice(p.PSN)
+		}
 		r.queue.ack(r.ackedUpTo(p.PSN), r.msn)
 	case bth.OpRead:
 		e.repeatRead(q, p)

@@ -38,15 +38,19 @@ type responseQueue struct {
 	limit   int // of each
 }
 
-// resize makes room for a number of READs and atomics and as many repeated
-// ones, with two ACKs or NAKs before each and two at the end, besides what is
-// in the queue.
-func (u *responseQueue) resize(answers int) {
-	ring := make([]response, u.n+6*answers+2)
+// resize sets how many READs and atomics are taken, and as many repeated ones.
+// With two ACKs or NAKs before each and two at the end the queue holds at most
+// six times as many and two; it grows as it is needed.
+func (u *responseQueue) resize(answers int) { u.limit = answers }
+
+const firstResponses = 4
+
+func (u *responseQueue) grow() {
+	ring := make([]response, max(firstResponses, 2*len(u.ring)))
 	for i := range u.n {
 		ring[i] = *u.at(i)
 	}
-	u.ring, u.head, u.limit = ring, 0, answers
+	u.ring, u.head = ring, 0
 }
 
 func (u *responseQueue) clear() { u.head, u.n, u.answers, u.repeats = 0, 0, 0, 0 }
@@ -64,6 +68,9 @@ func (u *responseQueue) onlyACK() bool {
 }
 
 func (u *responseQueue) push(v response) {
+	if u.n == len(u.ring) {
+		u.grow()
+	}
 	u.n++
 	*u.at(u.n - 1) = v
 	u.count(&v, 1)

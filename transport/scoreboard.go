@@ -27,6 +27,7 @@ type scoreboard struct {
 	reported    int // the peer's tolerance
 	// tolerance is how many PSNs an answer may be late without being lost.
 	tolerance int
+	late      suspicion
 }
 
 const marked = 1 << 31
@@ -156,6 +157,7 @@ func (e *Engine) sendRepair(now time.Duration, q *QP, b *bth.Burst) bool {
 		r.score.resent(first.Add(i), r.max)
 	}
 	r.lastRepair = first
+	r.score.late.asked()
 	if w.Op.Answered() && first.Before(r.score.heard) {
 		e.Counters[ImpliedNAKSeqErr]++
 	}
@@ -254,7 +256,9 @@ func (e *Engine) answerAgain(q *QP, psn bth.PSN) {
 	r := &q.req
 	if b := r.score; b != nil && psn == r.lastRepair {
 		r.lastRepair = r.una.Add(-1 << 22) // once
-		b.tolerance = min(max(minTolerance, 2*b.tolerance), maxTolerance)
+		if b.late.twice() {
+			b.tolerance = min(max(minTolerance, 2*b.tolerance), maxTolerance)
+		}
 		r.spurious++
 		e.Counters[SpuriousRetransmits]++
 	}

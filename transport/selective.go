@@ -75,11 +75,15 @@ func (e *Engine) sendOffer(q *QP, b *bth.Burst) bool {
 	return true
 }
 
-// offered takes a duplicate that is an offer.
-func (e *Engine) offered(q *QP, p *bth.Packet) {
-	if q.hinted && e.cfg.Recovery == Selective && p.Opcode == bth.WriteOnly && p.RETH == (bth.RETH{VA: offerVA, RKey: offerKey}) {
+// offered takes a duplicate that is an offer, and reports whether it is one.
+func (e *Engine) offered(q *QP, p *bth.Packet) bool {
+	if p.Opcode != bth.WriteOnly || p.RETH != (bth.RETH{VA: offerVA, RKey: offerKey}) {
+		return false
+	}
+	if q.hinted && e.cfg.Recovery == Selective {
 		q.rsp.selective, q.rsp.confirm = true, true
 	}
+	return true
 }
 
 // selectively reports whether an ACK or sequence NAK is to be sent as a
@@ -235,6 +239,6 @@ func (r *requester) nextLostRequest(w *qp.SendWQE) (k, n int) {
 // forget stops to believe what the peer told about packets behind a gap.
 func (r *requester) forget() {
 	if b := r.score; b != nil {
-		*b = scoreboard{heard: b.heard, seen: r.una, tolerance: b.tolerance}
+		*b = scoreboard{heard: b.heard, seen: r.una, tolerance: b.tolerance, late: b.late}
 	}
 }

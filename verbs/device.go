@@ -62,7 +62,8 @@ type Config struct {
 	// there. LineRate is the rate of the port for it, if it has to know.
 	CongestionName string
 	LineRate       congestion.BitRate
-	// CNP says when packets with the congestion mark are answered.
+	// CNP says when packets with the congestion mark are answered; the zero value
+	// is what goes with CongestionName, see congestion.NotificationFor.
 	CNP congestion.NotificationPoint
 	// Recovery says how lost packets are repaired; the zero value does
 	// everything, also what only another device of this package understands.
@@ -151,6 +152,9 @@ func Open(c Config) (*Device, error) {
 	}
 	random := newRandom()
 	d.keys = mr.NewTable(c.MaxMR, random)
+	if c.CNP == (congestion.NotificationPoint{}) {
+		c.CNP = congestion.NotificationFor(c.CongestionName)
+	}
 	if d.cfg.Congestion == nil {
 		d.cfg.Congestion, _ = d.CongestionByName(c.CongestionName)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
+	"github.com/goroce/goroce/transport"
 	"github.com/goroce/goroce/udp"
 	"github.com/goroce/goroce/verbs"
 )
@@ -82,7 +83,7 @@ func TestFaultsExactRulesGiveExactRetransmissions(t *testing.T) {
 		{qp.RDMAWrite, responder, "set syndrome=0x21 op=ack n=1", 1, counts{"rcvd_rnr_err": 1}, counts{"duplicate_request": 1}, 0},
 	} {
 		t.Run(fmt.Sprintf("%v, %c: %s", row.op, 'A'+row.by, row.spec), func(t *testing.T) {
-			cfg := inMemory(t, verbs.Config{Polled: true})
+			cfg := inMemory(t, verbs.Config{Polled: true, Recovery: transport.GoBackN})
 			cfg[row.by].Faults = parseFaults(t, row.spec)
 			a, b := openPair(t, cfg, 2*faultMessage, verbs.ConnectConfig{PathMTU: 1024, Timeout: 14})
 			want := row.status
@@ -158,11 +159,54 @@ func parseFaults(t testing.TB, spec string) []udp.FaultRule {
 	return rules
 }
 
+// The same with everything that this package does beyond the standard: only what
+// is missing is sent again, and no timer of the connection is waited for. One
+// packet more is the offer of selective acknowledgements, a duplicate.
+func TestFaultsRecovery(t *testing.T) {
+	const requester, responder = 0, 1
+	for _, row := range []struct {
+		op    qp.Op
+		by    int
+		spec  string
+		again uint64
+		a, b  counts
+	}{
+		{qp.RDMAWrite, requester, "drop op=write_middle n=2", 1, counts{"retransmitted_selective": 1, "rcvd_selective_acks": 2}, counts{"reordered_pkts": 2}},
+		{qp.Send, responder, "drop dir=rx op=send_middle n=2", 1, counts{"retransmitted_selective": 1}, counts{"sent_selective_acks": 2}},
+		{qp.RDMAWrite, requester, "drop op=write_middle max=3", 3, counts{"retransmitted_selective": 3}, counts{"reordered_pkts": 1}},
+		{qp.RDMAWrite, requester, "drop op=write_last n=1", 1, counts{"retransmitted_probe": 1}, counts{"duplicate_request": 1}},
+		{qp.RDMAWrite, requester, "drop dir=rx op=ack n=2", 1, counts{"retransmitted_probe": 1}, counts{"duplicate_request": 2}},
+		{qp.RDMARead, responder, "drop op=read_resp_middle n=2", 1, counts{"implied_nak_seq_err": 1, "retransmitted_selective": 1}, counts{"duplicate_request": 2}},
+		// The answer to the offer comes after the READ's data and tells that it is lost.
+		{qp.RDMARead, responder, "drop op=read_resp_last n=1", 1, counts{"retransmitted_selective": 1}, counts{"duplicate_request": 2}},
+	} {
+		t.Run(fmt.Sprintf("%v, %c: %s", row.op, 'A'+row.by, row.spec), func(t *testing.T) {
+			cfg := inMemory(t, verbs.Config{Polled: true})
+			cfg[row.by].Faults = parseFaults(t, row.spec)
+			a, b := openPair(t, cfg, 2*faultMessage, verbs.ConnectConfig{PathMTU: 1024, Timeout: 20})
+			if row.op != qp.RDMARead { // agree first, and measure a round trip
+				if err := a.qp.PostSend(&qp.SendWR{Op: qp.RDMAWrite, Flags: qp.Signaled}); err != nil {
+					t.Fatal(err)
+				}
+				together(t, a, b)
+			}
+			checkFaulted(t, a, b, row.op, cq.Success)
+			expect(t, "A", a.dev.Stats(), counts{"retransmitted_pkts": row.again, "local_ack_timeout_err": 0})
+			expect(t, "A", a.dev.Stats(), row.a)
+			expect(t, "B", b.dev.Stats(), row.b)
+		})
+	}
+}
+
 // The event loop wakes up in time for what is held back, whoever sent it: the
 // operation would otherwise take as long as the retransmission timer.
 func TestFaultDelayEndsTheSleepOfTheLoop(t *testing.T) {
 	const delay = 3 * time.Millisecond
-	for name, cfg := range map[string][2]verbs.Config{"memory": inMemory(t, verbs.Config{}), "socket": loopback(verbs.Config{}), "portable": loopback(verbs.Config{Portable: true})} {
+	for name, cfg := range map[string][2]verbs.Config{
+		"memory":   inMemory(t, verbs.Config{Recovery: transport.GoBackN}),
+		"socket":   loopback(verbs.Config{Recovery: transport.GoBackN}),
+		"portable": loopback(verbs.Config{Recovery: transport.GoBackN, Portable: true}),
+	} {
 		t.Run(name, func(t *testing.T) {
 			cfg[0].Faults = parseFaults(t, "delay=3ms op=write_only n=2; delay=3ms dir=rx op=ack n=3; reorder=9 op=write_only n=4")
 			a, b := openPair(t, cfg, 4096, verbs.ConnectConfig{Timeout: 20}) // 4.3 s

@@ -205,7 +205,7 @@ var operationMeaning = [...]string{
 	bth.OpReadResponse: "data that a READ request has asked for",
 	bth.OpAcknowledge:  "tells the requester how far the responder has come, or what went wrong",
 	bth.OpAtomicAck:    "the word as it was before the atomic operation",
-	bth.OpSelectiveAck: "acknowledges, and tells which packets behind a gap have come: goroce only",
+	bth.OpSelectiveAck: "as an acknowledgement, and the payload tells what has come behind a gap; only goroce sends and understands it",
 	bth.OpCNP:          "congestion notification: asks the sender on that queue pair to slow down",
 }
 

@@ -161,7 +161,8 @@ func printSim(b *bytes.Buffer, r *fabric.Result, files []string) {
 	if r.Congestion != "" {
 		title += ", with " + r.Congestion
 	}
-	t := newTable(b, title, table.Row{"figure", "got", "", "expected", ""}, 2)
+	fmt.Fprintln(b, title)
+	t := newTable(b, "", table.Row{"figure", "got", "", "expected", ""}, 2)
 	for _, c := range r.Checks() {
 		t.AppendRow(table.Row{c.What, figure(c.Got), c.Unit, c.Expected, choose(c.OK(), "ok", "OUTSIDE")})
 	}

@@ -48,7 +48,7 @@ func TestSimRunsAScenario(t *testing.T) {
 	if got.code != 0 || got.err != "" || strings.Contains(got.out, "OUTSIDE") || !strings.Contains(got.out, "mean queue") {
 		t.Errorf("%+v", got)
 	}
-	for _, name := range []string{"S1-rate.svg", "S1-queue.svg", "S1-cnp.svg", "S1.csv"} {
+	for _, name := range []string{"S1-rate.svg", "S1-queue.svg", "S1-cnp.svg", "S1-queues.csv", "S1-flows.csv"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}

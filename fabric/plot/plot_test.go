@@ -19,8 +19,9 @@ func result() *fabric.Result {
 	r := &fabric.Result{Scenario: fabric.Scenario{Name: "S0", Title: "two rows"}}
 	for _, name := range []string{"", "N=2 / x"} {
 		r.Runs = append(r.Runs, &fabric.Run{Name: name, Recorder: &fabric.Recorder{
-			Time:  []time.Duration{time.Millisecond, 2 * time.Millisecond},
-			Queue: [][]float64{{1000, 2500}}, Rate: [][]float64{{1e9, 2e9}, {3e9, 4e9}}, Pace: [][]float64{{5e9, 0}, {0, 0}},
+			Time:      []time.Duration{time.Millisecond, 2 * time.Millisecond},
+			QueueTime: []time.Duration{100 * time.Microsecond, 200 * time.Microsecond, 300 * time.Microsecond},
+			Queue:     [][]float64{{9000, 1000, 2500}}, Rate: [][]float64{{1e9, 2e9}, {3e9, 4e9}}, Pace: [][]float64{{5e9, 0}, {0, 0}},
 			Window: [][]float64{{64, 65}, {1, 2}}, CNPs: [][]float64{{0, 7}, {8, 9}},
 		}})
 	}
@@ -38,7 +39,7 @@ func TestWrite(t *testing.T) {
 	for _, f := range files {
 		names = append(names, filepath.Base(f))
 	}
-	if got, want := strings.Join(names, " "), "S0-rate.svg S0-queue.svg S0-cnp.svg S0.csv S0-N_2_x-rate.svg S0-N_2_x-queue.svg S0-N_2_x-cnp.svg S0-N_2_x.csv"; got != want {
+	if got, want := strings.Join(names, " "), "S0-rate.svg S0-queue.svg S0-cnp.svg S0-queues.csv S0-flows.csv S0-N_2_x-rate.svg S0-N_2_x-queue.svg S0-N_2_x-cnp.svg S0-N_2_x-queues.csv S0-N_2_x-flows.csv"; got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}
 	for _, f := range files[:3] {
@@ -63,7 +64,20 @@ func TestWrite(t *testing.T) {
 			t.Errorf("%s has %d paths", f, paths)
 		}
 	}
-	file, err := os.Open(files[3])
+	for i, want := range []string{
+		"time_ms,queue_bytes_1\n0.100,9000\n0.200,1000\n0.300,2500",
+		"time_ms,arrived_bps_1,arrived_bps_2,rate_bps_1,rate_bps_2,window_packets_1,window_packets_2,cnps_1,cnps_2\n" +
+			"1.000,1000000000,3000000000,5000000000,0,64,1,0,8\n2.000,2000000000,4000000000,0,0,65,2,7,9",
+	} {
+		if got := readTable(t, files[3+i]); got != want {
+			t.Errorf("%s\n got %s\nwant %s", files[3+i], got, want)
+		}
+	}
+}
+
+func readTable(t *testing.T, name string) string {
+	t.Helper()
+	file, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +90,7 @@ func TestWrite(t *testing.T) {
 	for _, r := range rows {
 		lines = append(lines, strings.Join(r, ","))
 	}
-	want := "time_ms,queue_bytes_1,arrived_bps_1,arrived_bps_2,rate_bps_1,rate_bps_2,window_packets_1,window_packets_2,cnps_1,cnps_2\n" +
-		"1.000,1000,1000000000,3000000000,5000000000,0,64,1,0,8\n2.000,2500,2000000000,4000000000,0,0,65,2,7,9"
-	if got := strings.Join(lines, "\n"); got != want {
-		t.Errorf("\n got %s\nwant %s", got, want)
-	}
+	return strings.Join(lines, "\n")
 }
 
 func TestWriteWhereNothingCanBe(t *testing.T) {

@@ -19,7 +19,6 @@ import (
 // The queue pairs that are opened: connected, with room for 16 requests each way.
 // Their peer does not exist and is never spoken to.
 const (
-	idleQPs   = 10000
 	idleDepth = 16
 	idleAddr  = "127.0.10.3"
 	idlePeer  = "127.0.10.4"
@@ -34,11 +33,11 @@ func measureIdle(out io.Writer) error {
 	}
 	defer dev.Close()
 	pd := dev.AllocPD()
-	queue, err := dev.CreateCQ(idleQPs)
+	queue, err := dev.CreateCQ(idleCount)
 	if err != nil {
 		return err
 	}
-	all := make([]*verbs.QP, idleQPs)
+	all := make([]*verbs.QP, idleCount)
 	before, err := resident()
 	if err != nil {
 		return err
@@ -65,7 +64,7 @@ func measureIdle(out io.Writer) error {
 			return fmt.Errorf("queue pair %d is in %v", i, q.State())
 		}
 	}
-	return json.NewEncoder(out).Encode(idleReading{QPs: idleQPs, Seconds: took.Seconds(), BytesPerQP: float64(after-before) / idleQPs})
+	return json.NewEncoder(out).Encode(idleReading{QPs: idleCount, Seconds: took.Seconds(), BytesPerQP: float64(after-before) / idleCount})
 }
 
 // resident returns the memory of this process after it has given back what it does

@@ -68,7 +68,7 @@ type extent struct {
 }
 
 var (
-	fullExtent  = extent{rounds: 5, time: time.Second, latencies: 20000, bytes: 3 << 30, messages: 1000000, queued: 400000}
+	fullExtent  = extent{rounds: 5, time: time.Second, latencies: 20000, bytes: 2000 << 20, messages: 1000000, queued: 400000}
 	quickExtent = extent{rounds: 2, time: time.Second, latencies: 5000, bytes: 1 << 30, messages: 300000, queued: 200000}
 )
 

@@ -73,6 +73,9 @@ func (f *figures) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// idleCount is how many queue pairs do nothing.
+const idleCount = 10000
+
 // idleReading is one measurement of queue pairs that do nothing.
 type idleReading struct {
 	QPs        int     `json:"queue_pairs"`

@@ -15,34 +15,58 @@ import (
 const (
 	guestName   = "bench"
 	guestRoce   = "/root/roce"
-	guestAddr   = "198.18.0.2"
-	guestSpace  = "goroce"
-	guestOwn    = "127.0.10.1"
-	guestOther  = "127.0.10.2"
 	guestLimit  = 60 // seconds that a command may take
 	guestTime   = 2  // seconds that data flow
 	guestRounds = 3
 )
 
-// measureGuest boots a guest, unless it is up, and lets rxe and goroce take turns.
+// guestSetup joins two rxe devices by a veth pair, and two network namespaces for
+// goroce by another: rxe exists in the initial namespace only and has port 4791
+// there. Both ends of rxe's pair are this host, hence accept_local.
+const guestSetup = `set -e
+pair() { ip link add $1 mtu 4500 type veth peer name $2 mtu 4500; }
+pair rxe-a rxe-b
+for n in all rxe-a rxe-b; do sysctl -qw net.ipv4.conf.$n.accept_local=1 net.ipv4.conf.$n.rp_filter=0; done
+ip address add 198.18.5.1/24 dev rxe-a
+ip address add 198.18.5.2/24 dev rxe-b
+ip link set rxe-a up
+ip link set rxe-b up
+rdma link add rxe-a type rxe netdev rxe-a
+rdma link add rxe-b type rxe netdev rxe-b
+pair own-a own-b
+for e in a b; do
+	ip netns add $e
+	ip link set own-$e netns $e
+	ip -n $e link set lo up
+	ip -n $e link set own-$e up
+done
+ip -n a address add 198.18.6.1/24 dev own-a
+ip -n b address add 198.18.6.2/24 dev own-b
+for i in $(seq 50); do
+	grep -qs :ffff:c612:0501 /sys/class/infiniband/rxe-a/ports/1/gids/1 && grep -qs :ffff:c612:0502 /sys/class/infiniband/rxe-b/ports/1/gids/1 && exit
+	sleep 0.1
+done
+echo "the rxe devices have no GID 1 for their addresses"
+exit 1`
+
+// measureGuest boots a guest and lets rxe and goroce take turns.
 func (b *bench) measureGuest(ctx context.Context) error {
 	lab := &lab{script: filepath.Join(b.root, "test", "rxe", "lab.sh")}
-	wasUp := lab.run(ctx, "status", guestName) == nil
-	if !wasUp {
-		for _, step := range [][]string{{"install"}, {"build"}, {"up", guestName}} {
-			progress("lab.sh %s", strings.Join(step, " "))
-			if err := lab.run(ctx, step...); err != nil {
-				return err
-			}
-		}
-		defer func() { _ = lab.run(context.Background(), "down", guestName) }()
+	if lab.run(ctx, "status", guestName) == nil {
+		return fmt.Errorf("the guest %q is up already: test/rxe/lab.sh down %[1]s", guestName)
 	}
+	for _, step := range [][]string{{"install"}, {"build"}, {"up", guestName}} {
+		progress("lab.sh %s", strings.Join(step, " "))
+		if err := lab.run(ctx, step...); err != nil {
+			return err
+		}
+	}
+	defer func() { _ = lab.run(context.Background(), "down", guestName) }()
 	if err := lab.run(ctx, "put", "-n", guestName, b.o.roce, guestRoce); err != nil {
 		return err
 	}
 	b.results.Conditions.Tools["guest"] = "Linux " + strings.TrimSpace(lab.output(ctx, "uname -r"))
-	space := fmt.Sprintf("ip netns add %[1]s 2>/dev/null; ip -n %[1]s link set lo up", guestSpace)
-	if _, err := lab.exec(ctx, space); err != nil {
+	if _, err := lab.exec(ctx, guestSetup); err != nil {
 		return err
 	}
 	rounds := min(guestRounds, b.e.rounds)
@@ -68,16 +92,16 @@ func (b *bench) measureGuest(ctx context.Context) error {
 func measureBeside(ctx context.Context, l *lab, kind string, port int) (g guestReading, err error) {
 	size := map[string]string{rxeBandwidth: "65536", rxeRate: "8"}[kind]
 	g.Kind = kind
-	rxe := fmt.Sprintf("ib_write_bw -d rxe0 -x 1 -F -m 4096 -s %s -D %d --report_gbits -p %d", size, guestTime, port)
-	out, err := l.exec(ctx, background(rxe, "sleep 1; "+rxe+" "+guestAddr))
+	rxe := fmt.Sprintf("-F -x 1 -m 4096 -s %s -D %d --report_gbits -p %d", size, guestTime, port)
+	out, err := l.exec(ctx, background("ib_write_bw -d rxe-a "+rxe, "sleep 1; ib_write_bw -d rxe-b "+rxe+" 198.18.5.1"))
 	if err != nil {
 		return g, fmt.Errorf("rxe: %w", err)
 	}
 	if g.RXE, err = parsePerftest(out); err != nil {
 		return g, fmt.Errorf("rxe: %w", err)
 	}
-	own := fmt.Sprintf("ip netns exec %s %s perf write_bw -m 4096 -s %s -D %d --json -p %d", guestSpace, guestRoce, size, guestTime, port+1)
-	out, err = l.exec(ctx, background(own+" -d "+guestOwn, "sleep 1; "+own+" -d "+guestOther+" "+guestOwn))
+	own := fmt.Sprintf("%s perf write_bw -m 4096 -s %s -D %d --json -p %d", guestRoce, size, guestTime, port+1)
+	out, err = l.exec(ctx, background("ip netns exec a "+own+" -d 198.18.6.1", "sleep 1; ip netns exec b "+own+" -d 198.18.6.2 198.18.6.1"))
 	if err != nil {
 		return g, fmt.Errorf("goroce: %w", err)
 	}

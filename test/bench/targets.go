@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
-	"strings"
+	"strconv"
 )
 
 // target is one thing that the project wants to reach.
@@ -156,17 +156,8 @@ func number(v float64) string {
 		return "–"
 	}
 	digits := 2
-	switch a := math.Abs(v); {
-	case a >= 100:
-		digits = 0
-	case a >= 10:
-		digits = 1
-	case a < 0.1 && a > 0:
-		digits = 4
+	if v != 0 {
+		digits = max(0, 2-int(math.Floor(math.Log10(math.Abs(v)))))
 	}
-	s := fmt.Sprintf("%.*f", digits, v)
-	if digits == 4 {
-		s = strings.TrimRight(s, "0")
-	}
-	return s
+	return strconv.FormatFloat(v, 'f', digits, 64)
 }

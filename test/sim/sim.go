@@ -25,7 +25,18 @@ type Faults struct {
 	Loss, Duplicate, Reorder, Corrupt, Mark float64
 	// Delay is the time a packet takes; a reordered one takes up to Jitter more.
 	Delay, Jitter time.Duration
+	// Rate is what each host's link carries, in bits per second, 0 for no limit:
+	// packets wait for it in a queue without end. With it, a packet in Displace
+	// of all is delayed by the time of DisplaceBy packets of its length, besides
+	// those of Reorder.
+	Rate       float64
+	Displace   float64
+	DisplaceBy int
 }
+
+// wireOverhead is what a packet takes on an Ethernet besides what is between
+// BTH and ICRC: preamble and gap, MAC header and FCS, IPv4, UDP.
+const wireOverhead = 20 + 18 + 20 + 8
 
 // Net is the network and its clock.
 type Net struct {
@@ -47,6 +58,8 @@ type Net struct {
 	serial uint64
 	// BadICRC counts packets that a host refused as corrupt.
 	BadICRC uint64
+	// Recovery is how the hosts added from now on repair losses.
+	Recovery transport.Recovery
 }
 
 // Host is one engine with memory.
@@ -59,6 +72,7 @@ type Host struct {
 	net    *Net
 	burst  *bth.Burst
 	paused time.Duration // until then the host stands still
+	sentAt time.Duration // when the last packet will have left
 }
 
 // New returns an empty network whose choices follow from seed.
@@ -84,7 +98,7 @@ func (n *Net) AddHostWith(f congestion.Factory) *Host {
 	h.PD = h.Keys.NewDomain()
 	h.Engine = transport.New(transport.Config{
 		Local: h.Addr, SrcPorts: []uint16{bth.Port}, Random: n.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
-		Congestion: f,
+		Congestion: f, Recovery: n.Recovery,
 		OnEvent:    func(e transport.Event) { h.Events = append(h.Events, e) },
 	})
 	n.hosts[h.Addr] = h
@@ -218,6 +232,12 @@ func (n *Net) chance(p float64) bool { return p > 0 && n.rng.Float64() < p }
 func (n *Net) send(h *Host, f *bth.Frame) {
 	f.Seal(0)
 	b := f.AppendTo(nil)
+	leaves, takes := n.now, time.Duration(0)
+	if n.Faults.Rate > 0 {
+		takes = time.Duration(float64(8*(len(b)+wireOverhead)) / n.Faults.Rate * 1e9)
+		leaves = max(n.now, h.sentAt) + takes
+		h.sentAt = leaves
+	}
 	lost := n.Filter != nil && !n.Filter(h, b) || n.chance(n.Faults.Loss)
 	if n.Trace != nil {
 		var p bth.Packet
@@ -236,10 +256,13 @@ func (n *Net) send(h *Host, f *bth.Frame) {
 		n.Copied(b, copies)
 	}
 	for range copies {
-		d := &delivery{at: n.now + n.Faults.Delay, path: *f.Path, bytes: b, serial: n.serial}
+		d := &delivery{at: leaves + n.Faults.Delay, path: *f.Path, bytes: b, serial: n.serial}
 		n.serial++
 		if n.chance(n.Faults.Reorder) && n.Faults.Jitter > 0 {
 			d.at += time.Duration(n.rng.Int64N(int64(n.Faults.Jitter)))
+		}
+		if n.chance(n.Faults.Displace) {
+			d.at += takes*time.Duration(n.Faults.DisplaceBy) + takes/2
 		}
 		if n.chance(n.Faults.Corrupt) {
 			d.bytes = append([]byte(nil), b...)

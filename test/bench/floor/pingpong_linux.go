@@ -25,13 +25,12 @@ const (
 // rounds lets the client play round trips and times them.
 func rounds(s settings, packet []byte, exchange func() error) (row, error) {
 	times := make([]time.Duration, 0, max(s.Count, 1<<20))
-	start := time.Now()
 	for i := range warmUp {
 		if err := exchange(); err != nil {
 			return row{}, fmt.Errorf("round trip %d of the warm-up: %w", i, err)
 		}
 	}
-	start = time.Now()
+	start := time.Now()
 	before := time.Duration(0)
 	for {
 		packet[0] = again
