@@ -142,7 +142,7 @@ func checkPerfRows(t *testing.T, o perfOutput, iters uint64, latency bool) {
 
 func TestPerfDuration(t *testing.T) {
 	for _, row := range []struct{ test, options string }{
-		{"write_bw", "-D 1"}, {"send_bw", "-D 1 -b"}, {"send_lat", "-D 1 -f 0.1 -e"}, {"send_bw", "-D 1 -f 0 -e -q 4"},
+		{"write_bw", "-D 1"}, {"send_lat", "-D 1 -f 0.1 -e"}, {"send_bw", "-D 1 -f 0 -e -q 4 -b"},
 	} {
 		t.Run(row.test+row.options, func(t *testing.T) {
 			options := append(strings.Fields(row.options), "--json")
@@ -281,7 +281,7 @@ func TestPerfPeerThatDiesEndsTheRun(t *testing.T) {
 			}
 			peer := startPeer(t, there)
 			done := startRoce(t.Context(), strings.Fields(here)...)
-			time.Sleep(700 * time.Millisecond)
+			time.Sleep(400 * time.Millisecond)
 			_ = peer.Process.Kill()
 			_ = peer.Wait()
 			r := await(t, done)
