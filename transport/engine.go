@@ -11,7 +11,7 @@ import (
 	"github.com/goroce/goroce/qp"
 )
 
-// Config is what an engine is given. CNP, MaxBatch, Recovery, Shard, Shards and
+// Config is what an engine is given. CNP, MaxBatch, Recovery, PeerWindow, Shard, Shards and
 // SrcPorts may be zero; all other fields are required.
 type Config struct {
 	// Local is the address that all packets leave from.
@@ -38,6 +38,9 @@ type Config struct {
 	Recovery Recovery
 	// PortMTU is the longest payload of a datagram, in bytes.
 	PortMTU int
+	// PeerWindow is how many packets all RC pairs together may have unanswered at
+	// one peer: what fits into its socket buffer. 0 is no limit.
+	PeerWindow int
 	// Shard is the engine's place among Shards engines of one device, a power
 	// of two: its queue pair numbers modulo Shards are Shard. The zero values
 	// are one engine alone.
@@ -65,6 +68,7 @@ type Engine struct {
 	ready    fifo // pairs that may have something to send
 	timers   timers
 	groups   map[netip.Addr][]*QP // multicast
+	peers    map[netip.Addr]*peer
 	cnpGaps  cnpGaps
 	finished []*QP // UC and UD pairs with requests that the last burst took
 	owing    []*QP // pairs whose ACK was held back
@@ -89,7 +93,7 @@ func New(cfg Config) *Engine {
 		cfg.SrcPorts = []uint16{bth.Port}
 	}
 	first := cfg.Random()&^uint32(cfg.Shards-1) + uint32(cfg.Shard)
-	return &Engine{cfg: cfg, qps: make(map[bth.QPN]*QP), nextQPN: bth.QPN(first)}
+	return &Engine{cfg: cfg, qps: make(map[bth.QPN]*QP), peers: make(map[netip.Addr]*peer), nextQPN: bth.QPN(first)}
 }
 
 // Create makes a queue pair in RESET with a number of its own. Numbers are
@@ -137,6 +141,7 @@ func (e *Engine) Destroy(q *QP) {
 	}
 	e.timers.remove(q)
 	e.dropAhead(q)
+	e.part(q)
 	q.reset()
 	q.Attr.State = qp.Reset
 	q.Domain.Release()
@@ -266,6 +271,7 @@ func (e *Engine) Timers(now time.Duration) {
 	for len(e.timers) > 0 && e.timers[0].wakeAt <= now {
 		q := e.timers.pop()
 		e.expire(now, q)
+		e.account(q)
 		e.timers.set(q, q.deadline())
 	}
 }
@@ -293,7 +299,9 @@ func (e *Engine) Transmit(now time.Duration, b *bth.Burst) {
 		if q == nil {
 			return
 		}
-		if e.transmit(now, q, b) {
+		more := e.transmit(now, q, b)
+		e.account(q)
+		if more {
 			e.ready.push(q)
 		}
 		e.timers.set(q, q.deadline())
@@ -360,6 +368,7 @@ func (e *Engine) sendNext(now time.Duration, q *QP, b *bth.Burst) bool {
 
 // kick makes q ready to transmit, and its timer as early as it has to be.
 func (e *Engine) kick(q *QP) {
+	e.account(q)
 	e.ready.push(q)
 	e.timers.set(q, q.deadline())
 }

@@ -30,15 +30,20 @@ type QP struct {
 	req       requester
 	rsp       responder
 
-	hinted    bool // the peer's source port is one of ours: see offer
-	commEst   bool // COMM_EST was raised
-	drained   bool // SQ_DRAINED was raised since SQD was entered
-	queued    bool
-	owing     bool // in Engine.owing
-	nextReady *QP
-	sentAll   bool // in Engine.finished
-	wakeAt    time.Duration
-	timerPos  int // in the heap, -1 when not
+	hinted  bool // the peer's source port is one of ours: see offer
+	commEst bool // COMM_EST was raised
+	drained bool // SQ_DRAINED was raised since SQD was entered
+	queued  bool
+	owing   bool // in Engine.owing
+
+	shared      *peer // RC past INIT: who it sends to
+	counted     int   // packets of it that the peer counts
+	waits       bool  // in the peer's queue
+	nextWaiting *QP
+	nextReady   *QP
+	sentAll     bool // in Engine.finished
+	wakeAt      time.Duration
+	timerPos    int // in the heap, -1 when not
 }
 
 func newQP(p *qp.Pair) *QP {
@@ -103,6 +108,7 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 	switch q.Attr.State {
 	case qp.Reset:
 		e.dropAhead(q)
+		e.part(q)
 		q.reset()
 	case qp.RTR:
 		if q.Type.Connected() {
@@ -125,7 +131,10 @@ func (e *Engine) entered(now time.Duration, q *QP, from qp.State) {
 
 func (e *Engine) setPath(q *QP) {
 	p := e.path(q.Attr.AV, q.Attr.DestQPN)
-	q.peer = p.Dst.WithZone("")
+	if peer := p.Dst.WithZone(""); peer != q.peer || q.shared == nil {
+		q.peer = peer
+		e.join(q)
+	}
 	q.path, q.quietPath, q.cnpPath = p, p, p
 	q.cnpPath.TrafficClass = e.cfg.CNP.TrafficClass()
 	if q.ctl.ECN() && p.TrafficClass&congestion.ECNMask == 0 {

@@ -24,6 +24,7 @@ type requester struct {
 	reads          int    // READ requests and atomics sent and unanswered
 	sinceAck       int    // packets since the last AckReq
 	heard          bool   // something was answered
+	mustAsk        bool   // the next packet asks for an acknowledgement
 
 	chunk int // packets that one READ request asks for at most
 
@@ -118,6 +119,13 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	if w.Op.Answered() && r.reads >= int(q.Attr.MaxRDAtomic) {
 		return false
 	}
+	r.mustAsk = false
+	if inFlight := r.next.Sub(r.una); e.crowded(q, inFlight, n) {
+		if inFlight == 0 || !r.unasked(w, inFlight) {
+			return false
+		}
+		r.mustAsk = true
+	}
 	off, rest := r.missing(w, r.next, n)
 	if rest == 0 { // all of it has been answered, while older packets were resent
 		e.moveOn(q, w, n)
@@ -174,8 +182,8 @@ func (e *Engine) begin(now time.Duration, q *QP, w *qp.SendWQE) bool {
 }
 
 // askEvery returns how many packets pass without asking for an acknowledgement.
-func (q *QP) askEvery() int {
-	n := min(ackInterval, q.ctl.Window()/4, q.pace.ackEvery())
+func (e *Engine) askEvery(q *QP) int {
+	n := min(e.turn(q), q.ctl.Window()/4, q.pace.ackEvery())
 	if !q.req.heard {
 		n = min(n, firstInterval)
 	}
@@ -203,7 +211,7 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	off := uint64(k) * uint64(mtu)
 	pos := position(k, w.Track.Packets)
 	p := e.header(q, requestOpcode(w.Op, pos), w.Track.First.Add(k))
-	p.AckReq = pos.Ends() || q.req.probing || q.req.sinceAck+1 >= q.askEvery()
+	p.AckReq = pos.Ends() || q.req.probing || q.req.mustAsk || q.req.sinceAck+1 >= e.askEvery(q)
 	var payload []byte
 	switch w.Op {
 	case qp.RDMARead:

@@ -222,7 +222,7 @@ func (d *Device) startShard(s *shard, random func() uint32) (err error) {
 	s.strays.shards = len(d.shards)
 	s.engine = transport.New(transport.Config{
 		Local: d.gid, SrcPorts: s.link.Info().SrcPorts, Random: random, Congestion: d.cfg.Congestion, CNP: d.cfg.CNP,
-		OnEvent: d.raise, MaxQP: d.cfg.MaxQP, PortMTU: d.ActiveMTU(), Recovery: d.cfg.Recovery, Shard: s.index, Shards: len(d.shards),
+		OnEvent: d.raise, MaxQP: d.cfg.MaxQP, PortMTU: d.ActiveMTU(), Recovery: d.cfg.Recovery, PeerWindow: peerWindow(s.link.Info()), Shard: s.index, Shards: len(d.shards),
 	})
 	if d.cfg.Polled {
 		return nil
@@ -234,6 +234,11 @@ func (d *Device) startShard(s *shard, random func() uint32) (err error) {
 	go s.loop()
 	return nil
 }
+
+// peerWindow returns how many packets a peer's socket buffer takes, if it is as
+// large as our own: a kernel accounts for about twice the payload of a datagram
+// and 1 KiB more. 0 is no limit.
+func peerWindow(i udp.Info) int { return i.RecvBuffer / (2*4096 + 1024) }
 
 // CongestionByName returns the congestion controller with a name, fitted to the
 // device's receive buffer and line rate, for QPConfig.Congestion. A wrong name's
