@@ -75,6 +75,9 @@ func (e *Engine) sendOffer(q *QP, b *bth.Burst) bool {
 	return true
 }
 
+// agreed reports that the peer has shown to be of this package.
+func (q *QP) agreed() bool { return q.req.selective || q.rsp.selective }
+
 // offered takes a duplicate that is an offer, and reports whether it is one.
 func (e *Engine) offered(q *QP, p *bth.Packet) bool {
 	if p.Opcode != bth.WriteOnly || p.RETH != (bth.RETH{VA: offerVA, RKey: offerKey}) {
