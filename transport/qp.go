@@ -142,8 +142,8 @@ func (e *Engine) setPath(q *QP) {
 	}
 }
 
-// InFlight reports whether requests have been sent that are not answered.
-func (q *QP) InFlight() bool { return q.req.una.Before(q.req.next) }
+// InFlight returns how many packets have been sent that are not answered.
+func (q *QP) InFlight() int { return max(0, q.req.next.Sub(q.req.una)) }
 
 // path returns the way to a queue pair at an address.
 func (e *Engine) path(av qp.AddressVector, to bth.QPN) bth.Path {

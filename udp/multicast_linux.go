@@ -41,7 +41,7 @@ func (s *socket) Join(group netip.Addr) error {
 }
 
 func (s *socket) openGroup(group netip.Addr) (*groupSocket, error) {
-	member := &socket{info: s.info, fd: -1, bell: -1, v6: s.v6}
+	member := &socket{info: s.info, fd: -1, v6: s.v6}
 	family := unix.AF_INET
 	if s.v6 {
 		family = unix.AF_INET6
@@ -100,7 +100,7 @@ func (s *socket) Leave(group netip.Addr) error {
 func (s *socket) watch() {
 	s.pollMu.Lock()
 	defer s.pollMu.Unlock()
-	s.polls = append(s.polls[:0], unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}, unix.PollFd{Fd: int32(s.bell), Events: unix.POLLIN})
+	s.polls = append(s.polls[:0], unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}, unix.PollFd{Events: unix.POLLIN})
 	for _, g := range s.groups {
 		s.polls = append(s.polls, unix.PollFd{Fd: int32(g.fd), Events: unix.POLLIN})
 	}

@@ -114,7 +114,7 @@ func (p *portable) Close() error {
 // packets come from another goroutine.
 type inbox struct {
 	local netip.Addr
-	bell  chan struct{}
+	bells *bells
 	full  atomic.Uint64
 
 	mu         sync.Mutex
@@ -140,7 +140,7 @@ const (
 )
 
 func newInbox(local netip.Addr) inbox {
-	return inbox{local: local, bell: make(chan struct{}, 1), slots: make([]slot, inboxSize)}
+	return inbox{local: local, bells: newBells(), slots: make([]slot, inboxSize)}
 }
 
 // put copies a packet in, or counts it as lost when the inbox is full.
@@ -196,22 +196,52 @@ func (b *inbox) Wait(timeout time.Duration) {
 	if waiting || timeout == 0 {
 		return
 	}
+	b.bells.wait(timeout)
+}
+
+// Wake implements Link.
+func (b *inbox) Wake() { b.bells.ring() }
+
+// bells wake those who wait on a link: the event loop, and a caller that takes
+// its place. Each has a bell of its own, since one that both listened to would
+// be heard by either.
+type bells [2]struct {
+	taken atomic.Bool
+	rung  chan struct{}
+}
+
+func newBells() *bells {
+	b := new(bells)
+	for i := range b {
+		b[i].rung = make(chan struct{}, 1)
+	}
+	return b
+}
+
+// ring ends the waits that are running, and the next one of each bell.
+func (b *bells) ring() {
+	for i := range b {
+		select {
+		case b[i].rung <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (b *bells) wait(timeout time.Duration) {
+	i := 0
+	for i < len(b)-1 && !b[i].taken.CompareAndSwap(false, true) {
+		i++
+	}
+	defer b[i].taken.Store(false)
 	if timeout < 0 {
-		<-b.bell
+		<-b[i].rung
 		return
 	}
 	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
-	case <-b.bell:
+	case <-b[i].rung:
 	case <-t.C:
-	}
-}
-
-// Wake implements Link.
-func (b *inbox) Wake() {
-	select {
-	case b.bell <- struct{}{}:
-	default:
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/goroce/goroce/bth"
@@ -20,7 +21,7 @@ import (
 type socket struct {
 	info  Info
 	fd    int
-	bell  int // eventfd
+	bells [2]bell
 	zone  uint32
 	v6    bool
 	stats counters
@@ -44,7 +45,7 @@ func openNative(c Config) (Link, error) {
 
 // openSocket opens one link; shared, others may have the same address.
 func openSocket(c Config, shared bool) (*socket, error) {
-	s := &socket{info: Info{Addr: c.Addr, Kind: "socket"}, fd: -1, bell: -1, v6: c.Addr.Is6()}
+	s := &socket{info: Info{Addr: c.Addr, Kind: "socket"}, fd: -1, bells: [2]bell{{fd: -1}, {fd: -1}}, v6: c.Addr.Is6()}
 	if err := s.open(c, shared); err != nil {
 		s.Close()
 		return nil, err
@@ -63,8 +64,10 @@ func (s *socket) open(c Config, shared bool) (err error) {
 	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("udp: cannot create a socket: %w", err)
 	}
-	if s.bell, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
-		return fmt.Errorf("udp: cannot create an eventfd: %w", err)
+	for i := range s.bells {
+		if s.bells[i].fd, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
+			return fmt.Errorf("udp: cannot create an eventfd: %w", err)
+		}
 	}
 	if err := s.setOptions(); err != nil {
 		return err
@@ -197,8 +200,10 @@ func (s *socket) Close() error {
 			_ = unix.Close(f.fd)
 		}
 	}
-	if s.bell >= 0 {
-		_ = unix.Close(s.bell)
+	for i := range s.bells {
+		if s.bells[i].fd >= 0 {
+			_ = unix.Close(s.bells[i].fd)
+		}
 	}
 	if s.fd < 0 {
 		return nil
@@ -206,27 +211,53 @@ func (s *socket) Close() error {
 	return unix.Close(s.fd)
 }
 
+// bell wakes one of those who wait on the link: the event loop, or a caller that
+// takes its place. One that both listened to would be heard by either.
+type bell struct {
+	fd    int // eventfd
+	taken atomic.Bool
+	rung  atomic.Bool
+	fds   []unix.PollFd
+}
+
 // Wait implements Link.
 func (s *socket) Wait(timeout time.Duration) {
+	b := &s.bells[0]
+	if !b.taken.CompareAndSwap(false, true) {
+		b = &s.bells[1]
+		b.taken.Store(true)
+	}
+	defer b.taken.Store(false)
+	if b.rung.Swap(false) {
+		return
+	}
 	s.pollMu.Lock()
-	fds := append([]unix.PollFd(nil), s.polls...) // several may wait in polled mode
+	b.fds = append(b.fds[:0], s.polls...)
 	s.pollMu.Unlock()
+	b.fds[1].Fd = int32(b.fd)
 	var ts *unix.Timespec
 	if timeout >= 0 {
 		t := unix.NsecToTimespec(int64(timeout))
 		ts = &t
 	}
-	if n, err := unix.Ppoll(fds, ts, nil); err != nil || n == 0 {
+	if n, err := unix.Ppoll(b.fds, ts, nil); err != nil || n == 0 {
 		return
 	}
-	if fds[1].Revents != 0 {
-		var b [8]byte
-		_, _ = unix.Read(s.bell, b[:])
+	if b.fds[1].Revents != 0 {
+		var count [8]byte
+		_, _ = unix.Read(b.fd, count[:])
 	}
 }
 
-// Wake implements Link.
+// Wake implements Link. A bell whose owner sleeps is rung; one that nobody
+// listens to keeps that in mind for the next wait.
 func (s *socket) Wake() {
-	one := [8]byte{1}
-	_, _ = unix.Write(s.bell, one[:])
+	for i := range s.bells {
+		b := &s.bells[i]
+		b.rung.Store(true)
+		if b.taken.Load() && b.rung.Swap(false) {
+			one := [8]byte{1}
+			_, _ = unix.Write(b.fd, one[:])
+		}
+	}
 }

@@ -52,7 +52,7 @@ func (s *socket) eachSender(f func(fd int) error) (err error) {
 const portTries = 64
 
 func (s *socket) openSender(c Config) (sender, error) {
-	one := &socket{info: s.info, fd: -1, bell: -1, v6: s.v6}
+	one := &socket{info: s.info, fd: -1, v6: s.v6}
 	family := unix.AF_INET
 	if s.v6 {
 		family = unix.AF_INET6

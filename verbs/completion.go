@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/goroce/goroce/cq"
 )
@@ -17,6 +18,8 @@ type CQ struct {
 	ready chan struct{}
 	// shared: queue pairs of other shards feed it, too.
 	shared atomic.Bool
+	// armedAt is when Arm was called last: who waits for Ready is no driver.
+	armedAt atomic.Int64
 }
 
 // CreateCQ returns a completion queue for at least cqe completions.
@@ -59,7 +62,7 @@ func (c *CQ) Poll(wcs []cq.WC) int {
 		return n
 	}
 	if !c.shared.Load() {
-		c.sh.poll()
+		c.sh.poll(c)
 	} else if c.dev.cfg.Polled {
 		c.dev.Poll()
 	}
@@ -107,7 +110,23 @@ func (c *CQ) block(ctx context.Context) error {
 // Arm asks for one value on Ready at the next completion, or at the next
 // solicited or failed one. Completions that already wait do not count: poll
 // after arming (IBA 11.4.2.2).
-func (c *CQ) Arm(solicitedOnly bool) { c.queue.Arm(solicitedOnly) }
+func (c *CQ) Arm(solicitedOnly bool) {
+	c.armedAt.Store(int64(c.dev.now()))
+	c.queue.Arm(solicitedOnly)
+	if !c.shared.Load() {
+		c.sh.handBack()
+	}
+}
+
+// eventful reports whether the caller lives on notifications: it will not poll
+// in a loop, although it has polled just now.
+func (c *CQ) eventful(now time.Duration) bool {
+	at := time.Duration(c.armedAt.Load())
+	return at != 0 && now-at < eventfulFor
+}
+
+// eventfulFor is for how long after Arm a poll does not keep the loop away.
+const eventfulFor = 10 * time.Millisecond
 
 // Ready is the channel that Arm announces. Do not use it together with Wait.
 func (c *CQ) Ready() <-chan struct{} { return c.ready }

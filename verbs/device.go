@@ -47,9 +47,11 @@ type Config struct {
 	// spread, rounded up to a power of two; default 1, at most 64. Queue
 	// pairs with one completion queue are in one shard. On Linux only.
 	Shards int
-	// Spin is how long an event loop that has run dry looks for packets before
-	// it goes to sleep. It saves the time of waking up and costs a processor
-	// that has something else to do; default 0. Callers that poll spin anyway.
+	// Spin is how long an event loop or a waiting caller that has run dry looks
+	// for packets before it goes to sleep, as long as the gaps between them are
+	// shorter than that. It saves the time of waking up and costs a processor
+	// that may have something else to do; default DefaultSpin, none if negative
+	// or where there is only one processor. Callers that poll spin anyway.
 	Spin time.Duration
 	// NoWatch leaves changes of the interface and the address unnoticed: see
 	// Device.QueryPort.
@@ -336,7 +338,7 @@ func (d *Device) now() time.Duration { return time.Since(d.start) }
 func (d *Device) Poll() bool {
 	busy := false
 	for _, s := range d.shards {
-		busy = s.poll() || busy
+		busy = s.poll(nil) || busy
 	}
 	return busy
 }
@@ -453,7 +455,7 @@ func (s *shard) wait(ctx context.Context, ready <-chan struct{}) error {
 		return s.waitBehind(ctx, ready)
 	}
 	defer s.release()
-	wake := false
+	wake, began := false, s.dev.now()
 	for {
 		select {
 		case <-ready:
@@ -464,7 +466,12 @@ func (s *shard) wait(ctx context.Context, ready <-chan struct{}) error {
 			return ErrClosed
 		default:
 		}
-		if s.poll() {
+		if s.poll(nil) {
+			s.spin.met(s.dev.now() - began)
+			began = s.dev.now()
+			continue
+		}
+		if s.dev.now()-began < s.spin.budget() {
 			continue
 		}
 		if !wake && ctx.Done() != nil {

@@ -27,14 +27,16 @@ type shard struct {
 	strays  strays
 	closed  bool
 
-	// What is posted behind unanswered packets, while a caller polls, is not
+	// What is posted behind many unanswered packets, while a caller polls, is not
 	// sent at once: the next poll, or the loop, sends it with what gathers.
 	deferred int
 	// Until when a caller is taken for the driver: it polled a moment ago. The
 	// loop stands by meanwhile and looks again when that time has passed.
 	leased   atomic.Int64
 	lastPoll time.Duration
-	// A caller that waits on a completion queue drives until it returns.
+	// A caller that waits on a completion queue drives until it returns. spin is
+	// its own.
+	spin     spinner
 	held     atomic.Bool
 	heldIdle atomic.Bool // and is asleep
 	asleep   atomic.Bool // the loop waits on the link
@@ -47,7 +49,7 @@ type shard struct {
 
 func newShard(d *Device, index int, link udp.Link) *shard {
 	return &shard{
-		dev: d, index: index, link: link, burst: bth.NewBurst(sendBurst, 4096),
+		dev: d, index: index, link: link, burst: bth.NewBurst(sendBurst, 4096), spin: newSpinner(d.cfg.Spin),
 	}
 }
 
@@ -76,7 +78,7 @@ func (s *shard) loop() {
 	lockLoopThread()
 	defer close(s.loopEnded)
 	defer s.guard.close()
-	spin := s.dev.cfg.Spin
+	spin := newSpinner(s.dev.cfg.Spin)
 	lastBusy := time.Duration(0)
 	for {
 		if s.callersDrive() {
@@ -95,20 +97,23 @@ func (s *shard) loop() {
 		now := s.dev.now()
 		busy := s.drive(now)
 		if busy {
+			spin.met(now - lastBusy)
 			lastBusy = now
 		}
-		idle := !busy && now-lastBusy >= spin
+		idle := !busy && now-lastBusy >= spin.budget()
 		var timeout time.Duration
+		var until int64
 		if idle {
 			timeout = s.idleFor()
-			s.sleeping.Store(int64(now + timeout))
+			until = int64(now + timeout)
+			s.sleeping.Store(until)
 			s.asleep.Store(true)
 		}
 		s.mu.Unlock()
 		if idle && !s.held.Load() {
 			s.link.Wait(timeout)
 		}
-		s.sleeping.Store(0)
+		s.sleeping.CompareAndSwap(until, 0) // unless a caller sleeps by now
 		s.asleep.Store(false)
 	}
 }
@@ -194,8 +199,13 @@ func (s *shard) transmit(now time.Duration) (drained bool) {
 	return !s.engine.Pending()
 }
 
-// maxDeferred bounds the work requests that wait for company.
-const maxDeferred = 64
+// maxDeferred bounds the work requests that wait for company, and pipelined is
+// from how many unanswered packets on they do: with fewer the caller may be
+// waiting for the answer to this very request.
+const (
+	maxDeferred = 64
+	pipelined   = 8
+)
 
 // posted finishes a post of send work requests to q: they are sent now, unless
 // a polling caller will be back soon and q has packets under way anyway.
@@ -204,7 +214,7 @@ func (s *shard) posted(q *transport.QP, n int) {
 		s.after(s.dev.now())
 		return
 	}
-	if s.deferred += n; s.deferred < maxDeferred && q.InFlight() {
+	if s.deferred += n; s.deferred < maxDeferred && q.InFlight() >= pipelined {
 		return
 	}
 	// The next poll sends the acknowledgements: they would only hold up the
@@ -229,27 +239,26 @@ func (s *shard) after(now time.Duration) {
 }
 
 // poll drives the shard if it is free. It reports whether there was anything to
-// do, or somebody else is at it.
-func (s *shard) poll() bool {
+// do, or somebody else is at it. c is the completion queue that is being polled,
+// if any.
+func (s *shard) poll(c *CQ) bool {
 	if s.waiters.Load() > 0 || !s.mu.TryLock() {
 		return true
 	}
-	busy := !s.closed && s.pollOwned()
+	busy := !s.closed && s.pollOwned(c)
 	s.mu.Unlock()
 	return busy
 }
 
-func (s *shard) pollOwned() bool {
+func (s *shard) pollOwned(c *CQ) bool {
 	now := s.dev.now()
 	if s.dev.cfg.Polled {
 		s.leased.Store(1) // there is no loop: whoever posts will poll
 		if s.index == 0 {
 			s.dev.pollWatch(now)
 		}
-	} else if now-s.lastPoll < lease {
-		if s.asleep.Load() {
-			s.link.Wake() // to stand by: it does not know the timers that start now
-		}
+	} else if now-s.lastPoll < lease && (c == nil || !c.eventful(now)) {
+		s.bringUp()
 		if now-time.Duration(s.leased.Load()) > -lease/2 {
 			s.leased.Store(int64(now + lease))
 		}
@@ -275,23 +284,25 @@ func (s *shard) pollOwned() bool {
 // acknowledgements to the next call.
 const few = 2
 
+// handBack ends the lease of a caller that goes to sleep without waiting here.
+func (s *shard) handBack() {
+	if s.leased.Load() == 0 || s.dev.cfg.Polled {
+		return
+	}
+	s.lock()
+	defer s.mu.Unlock()
+	s.leased.Store(0)
+	s.lastPoll = 0
+	if !s.closed && !s.held.Load() {
+		s.guard.arm(1)
+	}
+}
+
 // hold makes the caller the driver for as long as it waits. It fails when
 // another caller is already.
 func (s *shard) hold() bool {
-	if !s.held.CompareAndSwap(false, true) {
-		return false
-	}
-	// The loop must have left the link: of two that wait there each takes the
-	// other's wake-ups.
-	for s.asleep.Load() {
-		s.link.Wake()
-		time.Sleep(handOver)
-	}
-	return true
+	return s.held.CompareAndSwap(false, true)
 }
-
-// handOver is about how long a thread takes to leave the link.
-const handOver = 10 * time.Microsecond
 
 // release ends hold. The caller is likely to poll, post or wait again at once;
 // the loop looks a little later.
@@ -306,9 +317,18 @@ func (s *shard) release() {
 			s.guard.arm(guardAfter)
 		}
 		s.mu.Unlock()
+		s.bringUp()
 		return
 	}
 	s.held.Store(false)
+}
+
+// bringUp makes a loop that still waits on the link stand by: it does not know
+// the timers that a caller has started meanwhile.
+func (s *shard) bringUp() {
+	if s.asleep.Load() {
+		s.link.Wake()
+	}
 }
 
 // sleep blocks a holder until packets arrive, a timer is due, or it is woken, at
@@ -321,13 +341,14 @@ func (s *shard) sleep(ready <-chan struct{}, limit time.Duration) {
 		return
 	}
 	s.heldIdle.Store(true)
-	s.sleeping.Store(int64(s.dev.now() + timeout))
+	until := int64(s.dev.now() + timeout)
+	s.sleeping.Store(until)
 	s.mu.Unlock()
 	if len(ready) == 0 {
 		s.link.Wait(timeout)
 	}
 	s.heldIdle.Store(false)
-	s.sleeping.Store(0)
+	s.sleeping.CompareAndSwap(until, 0)
 }
 
 // wakeHolder wakes a caller that sleeps in a wait: what it waits for may have

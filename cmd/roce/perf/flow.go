@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"time"
@@ -12,13 +13,14 @@ import (
 
 // flow is one measured run: all messages of one size.
 type flow struct {
-	e     *end
-	size  int
-	cqMod int
-	sends int // per queue pair; 0 if this side makes no requests
-	recvs int // per queue pair
-	watch *watchdog
-	tick  <-chan time.Time // with -D and -e
+	e        *end
+	size     int
+	cqMod    int
+	sends    int // per queue pair; 0 if this side makes no requests
+	recvs    int // per queue pair
+	watch    *watchdog
+	slice    context.Context // of waits, with -e
+	endSlice context.CancelFunc
 
 	start     time.Time
 	stamps    []int64 // latency: when each message was posted
@@ -176,11 +178,11 @@ func (f *flow) post(l *lane, n int) error {
 func (e *end) measure(f *flow) error {
 	f.watch = e.watchRun(f)
 	defer f.watch.finish()
-	if e.cfg.Duration > 0 {
-		t := time.NewTicker(clockTick)
-		defer t.Stop()
-		f.tick = t.C
-	}
+	defer func() {
+		if f.endSlice != nil {
+			f.endSlice()
+		}
+	}()
 	used := cpuTime()
 	f.start = time.Now()
 	err := f.run()
@@ -221,23 +223,28 @@ func (f *flow) poll() (int, error) {
 	return 0, f.pause()
 }
 
-// sleep waits for completions.
+// sleep waits for completions; with -D it comes back now and then without any,
+// so that the clock is looked at.
 func (f *flow) sleep() (int, error) {
-	c := f.e.cq
-	for {
-		c.Arm(false)
-		if n := c.Poll(f.wcs[:]); n > 0 {
-			return n, nil
-		}
-		select {
-		case <-c.Ready():
-		case <-f.tick:
-			return 0, nil
-		case <-f.watch.ctx.Done():
-			return 0, f.watch.cause()
-		}
+	if f.slice == nil {
+		f.slice, f.endSlice = context.WithTimeout(f.watch.ctx, eventSlice)
 	}
+	n, err := f.e.cq.Wait(f.slice, f.wcs[:])
+	switch {
+	case err == nil:
+		return n, nil
+	case f.watch.ctx.Err() != nil:
+		return 0, f.watch.cause()
+	case f.slice.Err() == nil:
+		return 0, err
+	}
+	f.endSlice()
+	f.slice = nil
+	return 0, nil
 }
+
+// eventSlice bounds one wait.
+const eventSlice = 20 * time.Millisecond
 
 // check turns a failed completion into an error, and one that is too short.
 func (f *flow) check(wc *cq.WC) error {
