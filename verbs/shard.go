@@ -34,6 +34,8 @@ type shard struct {
 	// loop stands by meanwhile and looks again when that time has passed.
 	leased   atomic.Int64
 	lastPoll time.Duration
+	// Until when a caller that polls leaves the link alone.
+	quietUntil time.Duration
 	// A caller that waits on a completion queue drives until it returns. spin is
 	// its own.
 	spin     spinner
@@ -268,7 +270,13 @@ func (s *shard) pollOwned(c *CQ) bool {
 		}
 	}
 	s.lastPoll = now
+	if now < s.quietUntil {
+		return s.engine.Pending() && !s.transmit(now)
+	}
 	n := s.receive(now)
+	if n >= bulk {
+		s.quietUntil = now + bulkPause
+	}
 	if !s.engine.Pending() {
 		return n > 0
 	}
@@ -279,6 +287,14 @@ func (s *shard) pollOwned(c *CQ) bool {
 	s.engine.HoldACKs = false
 	return !drained || n > 0
 }
+
+// When much arrives at once, a caller that polls leaves the link alone for a
+// moment: looking without pause keeps the sender's processor from filling the
+// socket, and each look finds less.
+const (
+	bulk      = 8 // packets
+	bulkPause = 10 * time.Microsecond
+)
 
 // few is how many packets may arrive in one poll for it to leave
 // acknowledgements to the next call.
