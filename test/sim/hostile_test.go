@@ -267,7 +267,7 @@ func (f *fortress) selective() []byte {
 	p.AETH.Syndrome = []bth.Syndrome{bth.SyndromeACK, bth.NAKSequence, bth.NAKSequence, bth.NAKInvalid, bth.Syndrome(f.r.Uint32())}[f.r.IntN(5)]
 	p.Payload = make([]byte, []int{40, 40, 40, 40, 0, 39, 41, 4096}[f.r.IntN(8)])
 	for i := range p.Payload {
-		p.Payload[i] = byte(f.r.Uint32()) & byte(f.r.Uint32())
+		p.Payload[i] = byte(f.r.Uint32() & (f.r.Uint32() >> 8))
 	}
 	if len(p.Payload) >= 8 && f.r.IntN(8) > 0 {
 		base := psn.Add(f.r.IntN(12) - 4).Value()
