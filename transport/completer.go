@@ -209,7 +209,10 @@ func (e *Engine) ackBefore(now time.Duration, q *QP, p bth.PSN) {
 func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 	r := &q.req
 	if r.score != nil {
-		r.score.clear(was, r.una)
+		r.score.moved(was, r.una)
+	}
+	if r.lossFrom.Before(r.una) {
+		r.lossFrom = r.una
 	}
 	if r.offers == 0 {
 		e.offer(q)

@@ -13,6 +13,10 @@
 //	       │                │
 //	cq.Queue.Push    Transmit(now, burst)
 //
+// Losses: rtt.go and early.go (timers from round trip times), reorder.go (requests
+// that come early), scoreboard.go (answers that come early), selective.go (what
+// two ends of this package tell each other). recovery.go chooses among them.
+//
 // The order of calls is free, with one rule: after any call that may make work
 // (Receive, Timers, PostSend, Modify) call Transmit until it leaves room in the
 // burst, and not later than Deadline call Timers. All methods belong to one
@@ -20,7 +24,8 @@
 //
 // Work and memory per packet and per peer are bounded: answers wait in a queue
 // whose length follows from MaxDestRDAtomic, results of atomics in a ring of
-// that size, and nothing is kept of a packet that was refused. Every refused
+// that size, early packets in buffers of a fixed number, and nothing is kept of a
+// packet that was refused. Every refused
 // packet rises a [Counter].
 //
 // Clauses: IBA 9.7 (reliable service), 9.9 (errors), A17 (RoCEv2). What peers

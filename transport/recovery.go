@@ -16,3 +16,13 @@ const (
 	// loss on is sent again.
 	GoBackN
 )
+
+var recoveryNames = [...]string{Selective: "selective", Alone: "alone", GoBackN: "go-back-n"}
+
+// String returns the name in lower case.
+func (r Recovery) String() string {
+	if int(r) < len(recoveryNames) {
+		return recoveryNames[r]
+	}
+	return "unknown"
+}

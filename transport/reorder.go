@@ -267,9 +267,13 @@ func (s *suspicion) twice() bool {
 }
 
 // cameTwice notes a duplicate of a packet, which may be the one asked for. With
-// selective acknowledgements only what was reported missing is resent at all.
+// selective acknowledgements several are asked for at a time.
 func (r *responder) cameTwice(psn bth.PSN) {
-	if !r.selective && (!r.asked || psn != r.askedFor) {
+	if r.selective {
+		if psn.Before(r.toldFrom) || !psn.Before(r.toldTo) {
+			return
+		}
+	} else if !r.asked || psn != r.askedFor {
 		return
 	}
 	r.asked = false

@@ -45,7 +45,19 @@ func (b *scoreboard) set(psn bth.PSN) {
 	}
 }
 
-// clear forgets the PSNs from from to before to, which are answered now.
+// moved notes that una went from from to to: what lies before is answered now. The
+// marks come along, so that they never fall half the PSN space behind.
+func (b *scoreboard) moved(from, to bth.PSN) {
+	b.clear(from, to)
+	if b.heard.Before(to) {
+		b.heard = to
+	}
+	if b.seen.Before(to) {
+		b.seen = to
+	}
+}
+
+// clear forgets the PSNs from from to before to.
 func (b *scoreboard) clear(from, to bth.PSN) {
 	if to.Sub(from) >= sendSpan {
 		b.have, b.n, b.mark = [sendSpan / 64]uint64{}, 0, [sendSpan]uint32{}
@@ -161,7 +173,7 @@ func (e *Engine) sendRepair(now time.Duration, q *QP, b *bth.Burst) bool {
 	if w.Op.Answered() && first.Before(r.score.heard) {
 		e.Counters[ImpliedNAKSeqErr]++
 	}
-	if r.lossFrom.Before(r.una) || r.lossFrom == r.una { // once per window
+	if r.lossFrom == r.una { // once per window
 		r.lossFrom = r.max
 		q.ctl.Lost(now)
 	}

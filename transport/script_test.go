@@ -75,6 +75,7 @@ type script struct {
 	burst    *bth.Burst
 	sent     []bth.Packet // by the engine, not yet asked for
 	events   []transport.Event
+	peerPort uint16 // that the peer's packets come from
 	sendDone []cq.WC
 	recvDone []cq.WC
 }
@@ -110,7 +111,7 @@ func newScript(t testing.TB, c setup, base uint32) *script {
 	if c.control == nil {
 		c.control = func() congestion.Controller { return congestion.Fixed(c.window) }
 	}
-	s := &script{TB: t, base: base, mtu: c.mtu, ecn: c.control().ECN(), burst: bth.NewBurst(64, 4096)}
+	s := &script{TB: t, peerPort: 49152, base: base, mtu: c.mtu, ecn: c.control().ECN(), burst: bth.NewBurst(64, 4096)}
 	random := counter(0x1234567)
 	s.table = mr.NewTable(100, random)
 	s.pd = s.table.NewDomain()
@@ -508,7 +509,7 @@ func (s *script) hearFrom(src, dst netip.Addr, p bth.Packet) {
 }
 
 func (s *script) feed(src, dst netip.Addr, b []byte) {
-	s.e.Receive(s.now, &bth.Datagram{Src: src, Dst: dst, SrcPort: 49152, Data: b})
+	s.e.Receive(s.now, &bth.Datagram{Src: src, Dst: dst, SrcPort: s.peerPort, Data: b})
 }
 
 // drain takes all packets that the engine has to send.

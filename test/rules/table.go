@@ -2,7 +2,10 @@ package main
 
 var sections = []section{
 	{"Requests: conditions and what the responder does", []rule{
-		{"PSN ahead of the expected one", "NAK 0x60 with the expected PSN, once; state unchanged", "9.7.5.1.3, C9-113", t("transport.TestResponderGapGetsOneNAK"), "`test/rxe.TestPingpongRC`, under loss"},
+		{"PSN ahead of the expected one", "NAK 0x60 with the expected PSN, once; state unchanged", "9.7.5.1.3, C9-113", t("transport.TestResponderGapGetsOneNAK", "transport.TestResponderKeepsEarlyPackets"), "`test/rxe.TestPingpongRC`, under loss"},
+		{"the same, and the packet asked for does not come", "beyond the standard: the NAK again after 5, 10 … 160 ms, or when the requester has passed the gap once more", "9.7.5.1.3", t("transport.TestResponderRepeatsItsNAK", "transport.TestResponderAsksAgainWhenTheResendIsLost"), "`test/rxe.TestPingpongRC`, under loss"},
+		{"packets kept behind a gap that is filled", "executed in the order of their PSNs, and checked then", "9.5, 9.7.4", t("transport.TestResponderExecutesEarlyPacketsInOrder", "transport.TestResponderEarlyPacketIsRefused", "transport.TestResponderEarlyPacketWithoutReceive"), "`test/rxe.TestExactRecovery`"},
+		{"very many of them", "what is kept stays bounded", "", t("transport.TestResponderKeepsABoundedNumber"), ""},
 		{"PSN in the 2^23 before the expected one", "a duplicate: see below", "9.7.1", t("transport.TestResponderWindowIsHalfTheSpace"), ""},
 		{"MIDDLE or LAST without FIRST", "NAK 0x61; QP_REQ_ERR; ERR", "9.7.4.1.2", t(refused("SEND MIDDLE without FIRST"), refused("WRITE LAST without FIRST")), ""},
 		{"a new request, or the end of another, inside a message", "NAK 0x61; REM_INV_REQ_ERR for the receive in use; ERR", "9.7.4.1.2", t(refused("SEND ONLY in a SEND"), refused("SEND LAST in a WRITE"), refused("READ in a SEND")), ""},
@@ -79,8 +82,10 @@ var sections = []section{
 		{"message longer than the path MTU", "FIRST, MIDDLE…, LAST of full packets; RETH once", "9.7.2", t("transport.TestRequesterMessageIsSegmented"), "`test/rxe.TestCaptureDecodesInTshark`"},
 		{"READ", "reserves a PSN for each response packet", "9.7.3.1", t("transport.TestRequesterReservesPSNsOfResponses"), "`test/rxe.TestVerbsToRXE`"},
 		{"ACK", "acknowledges everything up to its PSN", "9.7.5.1.2", t("transport.TestRequesterCoalescedACKCompletesAllInOrder"), ""},
-		{"ACK or response past a READ with missing data", "implied NAK: asked for again from the first missing packet", "9.7.5.1.4", t("transport.TestRequesterACKBeyondReadRepeatsRead", "transport.TestRequesterGapInReadResponsesRepeatsTail"), "`test/rxe.TestExactFaults`"},
+		{"ACK or response past a READ with missing data", "implied NAK: what is missing, and only that, is asked for again", "9.7.5.1.4", t("transport.TestRequesterACKBeyondReadRepeatsRead", "transport.TestRequesterGapInReadResponsesRepeatsTheGap", "transport.TestRequesterRepeatedReadIsLost"), "`test/rxe.TestExactRecovery`"},
 		{"NAK 0x60", "resends from its PSN, once", "9.7.5.1.3", t("transport.TestRequesterSequenceNAKGoesBackToItsPSN", "transport.TestRequesterRepeatedNAKIsIgnored"), "`test/rxe.TestExactFaults`"},
+		{"NAK 0x60 again, a round trip after the resend", "resends once more; the local ACK timer runs on", "9.7.6.1.3", t("transport.TestRequesterLateNAKRepeatsTheResend"), ""},
+		{"no answer for a few round trips", "beyond the standard: the last packet is resent, then, ever more slowly, the oldest; no retry is spent", "9.7.6.1.3", t("transport.TestRequesterSilenceProbesTheTail", "transport.TestRequesterSilenceThenProbesTheHead"), "`test/rxe.TestPingpongRC`, under loss"},
 		{"no answer", "after the local ACK timeout (up to four times it, repeated) one packet is resent, the rest with its answer", "9.7.6.1.3", t("transport.TestRequesterTimeoutSendsAProbe"), "`test/rxe.TestExactFaults`"},
 		{"progress", "retry counters reload", "9.7.6.1.3", t("transport.TestRequesterProgressReloadsRetries"), ""},
 		{"RNR NAK", "waits at least its time, then resends from its PSN", "9.7.5.2.8", t("transport.TestRequesterRNRWaitIsExact", "transport.TestRequesterRNRInMessageResumesThere"), status("SEND, no receive")},

@@ -14,6 +14,7 @@ import (
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
+	"github.com/goroce/goroce/transport"
 	"github.com/goroce/goroce/udp"
 	"github.com/goroce/goroce/verbs"
 )
@@ -102,7 +103,13 @@ const (
 // goroce's.
 func (d direction) open(t *testing.T, r *record, f family, faults ...udp.FaultRule) *pair {
 	t.Helper()
-	host, rxe := newHostSide(t, f, faults...), newPeerSide(t, r, f)
+	return d.openWith(t, r, f, transport.Selective, faults...)
+}
+
+// openWith is open with a way to repair losses.
+func (d direction) openWith(t *testing.T, r *record, f family, how transport.Recovery, faults ...udp.FaultRule) *pair {
+	t.Helper()
+	host, rxe := newHostSide(t, f, how, faults...), newPeerSide(t, r, f)
 	if d == toRXE {
 		return &pair{host, rxe}
 	}
@@ -135,9 +142,9 @@ type hostSide struct {
 	regions []*verbs.MR
 }
 
-func newHostSide(t *testing.T, f family, faults ...udp.FaultRule) *hostSide {
+func newHostSide(t *testing.T, f family, how transport.Recovery, faults ...udp.FaultRule) *hostSide {
 	t.Helper()
-	dev, err := verbs.Open(verbs.Config{Addr: netip.MustParseAddr(f.host), Faults: faults})
+	dev, err := verbs.Open(verbs.Config{Addr: netip.MustParseAddr(f.host), Faults: faults, Recovery: how})
 	if err != nil {
 		t.Fatal(err)
 	}

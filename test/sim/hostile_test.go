@@ -240,6 +240,9 @@ func (f *fortress) packet() []byte {
 			return f.damage(b)
 		}
 	}
+	if f.r.IntN(15) == 0 {
+		return f.selective()
+	}
 	p := f.request()
 	if !p.Opcode.Info().Request {
 		p.PSN = bth.NewPSN(0xFFFFF0).Add(f.r.IntN(8) - 1)
@@ -249,6 +252,31 @@ func (f *fortress) packet() []byte {
 		b = f.damage(b)
 	}
 	return b
+}
+
+// selective returns a selective acknowledgement of anything, or an offer of them.
+func (f *fortress) selective() []byte {
+	q := f.qs[f.r.IntN(len(f.qs))]
+	psn := bth.NewPSN(0xFFFFF0).Add(f.r.IntN(10) - 1)
+	p := bth.Packet{BTH: bth.BTH{Opcode: bth.SelectiveAck, MigReq: true, PKey: bth.PKeyDefault, DestQP: q.QPN, PSN: psn}}
+	if f.r.IntN(4) == 0 {
+		p.Opcode, p.PSN, p.AckReq = bth.WriteOnly, f.psn[q].Add(-1-f.r.IntN(3)), true
+		p.RETH = bth.RETH{VA: 0x676F_726F_6365_5341, RKey: 0xC8A9_5E1F}
+		return p.AppendTo(nil)
+	}
+	p.AETH.Syndrome = []bth.Syndrome{bth.SyndromeACK, bth.NAKSequence, bth.NAKSequence, bth.NAKInvalid, bth.Syndrome(f.r.Uint32())}[f.r.IntN(5)]
+	p.Payload = make([]byte, []int{40, 40, 40, 40, 0, 39, 41, 4096}[f.r.IntN(8)])
+	for i := range p.Payload {
+		p.Payload[i] = byte(f.r.Uint32() & (f.r.Uint32() >> 8))
+	}
+	if len(p.Payload) >= 8 && f.r.IntN(8) > 0 {
+		base := psn.Add(f.r.IntN(12) - 4).Value()
+		copy(p.Payload, []byte{0, 0, 0, p.Payload[3] & 3, 0, byte(base >> 16), byte(base >> 8), byte(base)})
+		if f.r.IntN(2) == 0 {
+			clear(p.Payload[9:])
+		}
+	}
+	return p.AppendTo(nil)
 }
 
 // request returns a packet that is quite plausible.
@@ -359,7 +387,8 @@ func (f *fortress) checkCounters() {
 	}
 	for _, c := range []transport.Counter{transport.DuplicateRequest, transport.OutOfSequence, transport.SentRNR, transport.RespInvalidRequest,
 		transport.RespRemoteAccess, transport.DropStaleResponse, transport.DropOutOfSequence, transport.DropDuplicate, transport.DropReservedNAK,
-		transport.PacketSeqErr, transport.ImpliedNAKSeqErr, transport.RcvdRNR, transport.RecvCompletions, transport.SendWQEs} {
+		transport.PacketSeqErr, transport.ImpliedNAKSeqErr, transport.RcvdRNR, transport.RecvCompletions, transport.ReorderedPkts,
+		transport.SentSelectiveAcks, transport.RcvdSelectiveAcks, transport.DropSelectiveAck, transport.RetransmittedSelective, transport.SendWQEs} {
 		if f.h.Counters[c] == 0 {
 			f.Errorf("seed %d: %v did not occur: the siege is too weak", f.seed, c)
 		}

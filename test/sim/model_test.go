@@ -136,6 +136,7 @@ func runSchedule(seed uint64) error {
 }
 
 func newSide(n *Net, r *rand.Rand, mtu int) *side {
+	n.Recovery = []transport.Recovery{transport.Selective, transport.Selective, transport.Alone, transport.GoBackN}[r.IntN(4)]
 	s := &side{host: n.AddHost(4 << r.IntN(6)), link: DefaultLink()}
 	s.link.MTU = mtu
 	s.link.PSN = bth.NewPSN(r.Uint32())

@@ -99,7 +99,7 @@ func (n *Net) AddHostWith(f congestion.Factory) *Host {
 	h.Engine = transport.New(transport.Config{
 		Local: h.Addr, SrcPorts: []uint16{bth.Port}, Random: n.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
 		Congestion: f, Recovery: n.Recovery,
-		OnEvent:    func(e transport.Event) { h.Events = append(h.Events, e) },
+		OnEvent: func(e transport.Event) { h.Events = append(h.Events, e) },
 	})
 	n.hosts[h.Addr] = h
 	n.order = append(n.order, h)

@@ -194,6 +194,7 @@ func (w *world) changeFaults() {
 func (w *world) addStation() {
 	h := &station{w: w, cq: cq.New(1024, nil)}
 	window := 4 << w.r.IntN(5)
+	w.n.Recovery = []transport.Recovery{transport.Selective, transport.Selective, transport.Alone, transport.GoBackN}[w.r.IntN(4)]
 	if w.oneIn(3) {
 		h.Host = w.n.AddHostWith(func(int) congestion.Controller { return congestion.NewAIMD(window) })
 	} else {
