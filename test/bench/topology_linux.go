@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/goroce/goroce/test/netns"
 )
 
 var loopbackSite = site{place: loopback, server: "127.0.10.1", client: "127.0.10.2", device: "lo"}
@@ -66,46 +64,12 @@ func ip(ctx context.Context, args string) error {
 	return nil
 }
 
-// ethtoolValue is the kernel's struct ethtool_value.
-type ethtoolValue struct{ cmd, data uint32 }
-
-// ifreq is the kernel's struct ifreq with a pointer in it.
-type ifreq struct {
-	name [unix.IFNAMSIZ]byte
-	data unsafe.Pointer
-	_    [16]byte
-}
-
-const ethtoolSTXCSUM = 0x17
-
-// withoutOffload switches the transmit checksum of a device off, and with it its
-// segmentation. It enters the namespace on a thread that ends afterwards.
+// withoutOffload makes packets travel one by one: see netns.WithoutOffload.
 func withoutOffload(ns, device string) error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine
-		result <- func() error {
-			fd, err := unix.Open("/run/netns/"+ns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return fmt.Errorf("namespace %s: %w", ns, err)
-			}
-			defer unix.Close(fd)
-			if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("namespace %s: %w", ns, err)
-			}
-			sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				return err
-			}
-			defer unix.Close(sock)
-			off := &ethtoolValue{cmd: ethtoolSTXCSUM}
-			req := &ifreq{data: unsafe.Pointer(off)}
-			copy(req.name[:unix.IFNAMSIZ-1], device)
-			if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(sock), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(req))); e != 0 {
-				return fmt.Errorf("cannot switch off the transmit checksum of %s: %w", device, e)
-			}
-			return nil
-		}()
-	}()
-	return <-result
+	n, err := netns.Open(ns)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	return n.Do(func() error { return netns.WithoutOffload(device) })
 }

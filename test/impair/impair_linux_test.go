@@ -1,0 +1,61 @@
+package main
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/goroce/goroce/congestion"
+	"github.com/goroce/goroce/qp"
+	"github.com/goroce/goroce/transport"
+)
+
+func TestMain(m *testing.M) {
+	maybeSwitch()
+	os.Exit(m.Run())
+}
+
+func TestDebug(t *testing.T) {
+	n, err := newNetwork(5, 1500)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer n.Close()
+	var all []traffic
+	switch os.Getenv("DBG") {
+	case "loss":
+		for _, op := range []qp.Op{qp.RDMAWrite, qp.RDMARead} {
+			for _, how := range []transport.Recovery{transport.Selective, transport.GoBackN} {
+				for _, l := range []float64{0, 1e-4, 1e-3, 1e-2} {
+					all = append(all, overLoss(op, l, how, 1200*time.Millisecond))
+				}
+			}
+		}
+	case "reorder":
+		for _, op := range []qp.Op{qp.RDMAWrite, qp.RDMARead} {
+			for _, by := range []int{0, 3, 16} {
+				all = append(all, reordered(op, by, 1200*time.Millisecond))
+			}
+		}
+	default:
+		for _, c := range []string{"", "dcqcn", "dcqcn-paper", "aimd", "none"} {
+			for _, n := range []int{2, 4} {
+				all = append(all, incast(qp.RDMAWrite, n, c, 3*time.Second))
+			}
+		}
+	}
+	for _, tr := range all {
+		o, err := n.run(tr)
+		if err != nil {
+			t.Fatal(tr.name, err)
+		}
+		p := o.sw.Ports[tr.flows[0][1]]
+		t.Logf("%-35s %.1f Mb/s util %.3f jain %.4f queue %.0f/%d/%d marked %d red %d full %d lost %d | cnp sent %d handled %d switch %d", tr.name, o.bits()/1e6, o.utilisation(tr.flows[0][1]), o.jain(),
+			p.Queue.Mean, p.Queue.P99, p.Queue.Max, p.Marked, p.DroppedRED, p.DroppedFull, p.Lost, o.stat("np_cnp_sent"), o.stat("rp_cnp_handled"), o.sw.Ports[1].CNPs)
+		s := ""
+		for _, f := range o.flows {
+			s += " " + congestion.BitRate(f.bits).String()
+		}
+		t.Logf("    %s cpu %v retr %d spurious %d; over %d late %v %v", s, o.cpu, o.stat("retransmitted_pkts"), o.stat("spurious_retransmissions"), o.sw.Overrun+o.sw.NoFrame+o.sw.SendErrors+o.sw.TooLong, o.sw.LateMean, o.sw.LateMax)
+	}
+}

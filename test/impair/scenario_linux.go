@@ -1,0 +1,113 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/goroce/goroce/congestion"
+	"github.com/goroce/goroce/qp"
+	"github.com/goroce/goroce/transport"
+	"github.com/goroce/goroce/verbs"
+)
+
+// linkRate is that of all links. A packet with 1024 bytes takes 43 µs: a shared
+// machine keeps up with that, so that the link is what limits, and 100 µs, the
+// round of the switch, are few packets.
+const linkRate = 200 * congestion.Mbps
+
+// pathMTU and the MTU of the interfaces that it fits.
+const (
+	pathMTU  = 1024
+	etherMTU = 1500
+)
+
+// The conditions of the bottleneck. Kmin is 1.6 ms of the link, since hosts that
+// share processors with others are away for about a millisecond now and then, and
+// what they then send at once is no congestion.
+const (
+	kmin  = 40_000
+	kmax  = 160_000
+	pmax  = .1
+	limit = 400_000
+)
+
+// path is a path with room for a whole window, which loses packets or holds them
+// back, both ways.
+func path(loss, reorder float64, by int) []Conditions {
+	c := Conditions{In: linkRate, Rate: linkRate, Limit: 1 << 20, Loss: loss, Reorder: reorder, ReorderBy: by}
+	return []Conditions{c, c}
+}
+
+// overLoss is one flow with chance losses.
+func overLoss(op qp.Op, loss float64, how transport.Recovery, length time.Duration) traffic {
+	return traffic{
+		name: fmt.Sprintf("%v, loss %g, %s", op, loss, recoveryNames[how]), op: op, flows: [][2]int{{0, 1}}, pathMTU: pathMTU, seed: 1,
+		devices: verbs.Config{Recovery: how}, warm: length / 4, length: length, conditions: path(loss, 0, 0),
+	}
+}
+
+var recoveryNames = [...]string{transport.Selective: "selective", transport.Alone: "alone", transport.GoBackN: "go-back-N"}
+
+// reordered is one flow of whose packets one in twenty is overtaken by others.
+func reordered(op qp.Op, by int, length time.Duration) traffic {
+	return traffic{
+		name: fmt.Sprintf("%v, reordered by %d", op, by), op: op, flows: [][2]int{{0, 1}}, pathMTU: pathMTU, seed: 1,
+		warm: length / 4, length: length, conditions: path(0, .05, by),
+	}
+}
+
+// incast is a number of hosts that send to the first one, whose port marks.
+func incast(op qp.Op, flows int, control string, length time.Duration) traffic {
+	t := traffic{
+		name: fmt.Sprintf("%d flows, %s", flows, controlName(control)), op: op, pathMTU: pathMTU, seed: 1,
+		devices: verbs.Config{CongestionName: control, LineRate: linkRate}, warm: length / 3, length: length,
+	}
+	for i := range flows + 1 {
+		t.conditions = append(t.conditions, Conditions{In: linkRate, Rate: linkRate, Limit: limit, Kmin: kmin, Kmax: kmax, Pmax: pmax})
+		if i > 0 {
+			t.flows = append(t.flows, [2]int{i, 0})
+		}
+	}
+	return t
+}
+
+func controlName(name string) string {
+	if name == "" {
+		return congestion.DefaultName
+	}
+	return name
+}
+
+// utilisation returns which part of a port's rate was used while it counted.
+func (o *outcome) utilisation(port int) float64 {
+	return float64(o.sw.Ports[port].Bytes) * 8 / (o.sw.Now - o.sw.Mark).Seconds() / float64(o.conditions[port].Rate)
+}
+
+// jain returns Jain's index of the flows' payload.
+func (o *outcome) jain() float64 {
+	sum, squares := 0., 0.
+	for _, f := range o.flows {
+		sum += f.bits
+		squares += f.bits * f.bits
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / (float64(len(o.flows)) * squares)
+}
+
+// bits returns the payload of all flows per second.
+func (o *outcome) bits() (sum float64) {
+	for _, f := range o.flows {
+		sum += f.bits
+	}
+	return sum
+}
+
+// stat returns a statistic of all hosts together.
+func (o *outcome) stat(name string) (sum uint64) {
+	for _, s := range o.stats {
+		sum += s[name]
+	}
+	return sum
+}
