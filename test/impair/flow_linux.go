@@ -26,6 +26,8 @@ type traffic struct {
 	devices verbs.Config
 	pathMTU int
 	ipv6    bool
+	// ackTimeout is the code of the local ACK timeout, 0 the default of 67 ms.
+	ackTimeout int
 	// starts delays flows; a flow without entry starts at once.
 	starts []time.Duration
 	// Nothing counts before warm; length is what counts.
@@ -203,7 +205,7 @@ func (n *network) connect(t *traffic, i int, devices []*verbs.Device) (*flow, er
 	if t.op == qp.RDMARead {
 		f.posts = ends[1]
 	}
-	c := verbs.ConnectConfig{PathMTU: t.pathMTU, Access: mr.RemoteRead | mr.RemoteWrite}
+	c := verbs.ConnectConfig{PathMTU: t.pathMTU, Access: mr.RemoteRead | mr.RemoteWrite, Timeout: t.ackTimeout}
 	if err := f.from.qp.Connect(f.to.qp.Local(), c); err != nil {
 		return nil, err
 	}
@@ -329,7 +331,7 @@ func traceAll(ctx context.Context, flows []*flow) {
 		}
 		for _, f := range flows {
 			s := f.from.qp.Flow()
-			f.trace = append(f.trace, tracePoint{clock() - start, s.Rate, s.Window})
+			f.trace = append(f.trace, tracePoint{clock() - start, s.Rate, f.posts.qp.Flow().Window})
 		}
 	}
 }

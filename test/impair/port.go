@@ -26,12 +26,11 @@ type Conditions struct {
 	// Loss is the share of RoCE packets that vanish before the queue.
 	Loss float64
 	// Reorder is the share of RoCE packets that are held back after the queue
-	// until ReorderBy others have gone past, but at most for maxHold.
+	// until ReorderBy others have gone past, or would have at the port's rate: a
+	// longer way takes longer, but does not wait for company.
 	Reorder   float64
 	ReorderBy int
 }
-
-const maxHold = 20 * time.Millisecond
 
 // Counts are what a port has done.
 type Counts struct {
@@ -154,7 +153,7 @@ func (p *port) leave() {
 	}
 	if p.rng.Float64() < p.Reorder {
 		p.Held++
-		p.held = append(p.held, heldFrame{f, 0, now + maxHold})
+		p.held = append(p.held, heldFrame{f, 0, now + p.detour(len(f.data))})
 		return
 	}
 	p.send(now, f)
@@ -162,6 +161,14 @@ func (p *port) leave() {
 		p.held[i].past++
 	}
 	p.release(now)
+}
+
+// detour returns how long a frame is held at most.
+func (p *port) detour(bytes int) time.Duration {
+	if p.Rate == 0 {
+		return time.Millisecond
+	}
+	return time.Duration(float64(p.ReorderBy) * p.Rate.Time(bytes) * 1.2)
 }
 
 // release sends the held frames whose time has come.

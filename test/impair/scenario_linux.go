@@ -21,12 +21,12 @@ const (
 	etherMTU = 1500
 )
 
-// The conditions of the bottleneck. Kmin is 1.6 ms of the link, since hosts that
-// share processors with others are away for about a millisecond now and then, and
-// what they then send at once is no congestion.
+// The conditions of the bottleneck. Kmin is 0.8 ms of the link and Kmax 4 ms: hosts
+// that share processors are away for about a millisecond now and then, and what they
+// send at once when they come back is no congestion. The limit is 16 ms.
 const (
-	kmin  = 40_000
-	kmax  = 160_000
+	kmin  = 20_000
+	kmax  = 100_000
 	pmax  = .1
 	limit = 400_000
 )
@@ -56,11 +56,55 @@ func reordered(op qp.Op, by int, length time.Duration) traffic {
 	}
 }
 
+// A control is how the flows of an incast are controlled.
+type control struct {
+	name string // that the table has
+	verbs.Config
+}
+
+// The controls. Those of adapters and of the paper are for 25 and 40 Gb/s: their
+// clocks tick in microseconds, a hundredth of what a packet takes here, and a step of
+// their rates is a good part of the line.
+var (
+	byDefault    = named(congestion.DefaultName)
+	uncontrolled = named("none")
+	adapters     = named("dcqcn")
+	slowDCQCN    = control{"dcqcn, slowed", verbs.Config{Congestion: slowed(), CNP: congestion.NotificationPoint{MinTimeBetweenCNPs: slowness * 50 * time.Microsecond}}}
+)
+
+func named(name string) control {
+	return control{name, verbs.Config{CongestionName: name, LineRate: linkRate}}
+}
+
+// slowness is how much longer the loop of the control takes here than where the
+// published parameters are from, as the time that a queue of Kmax bytes takes: 4 ms
+// instead of 40 µs, which is 200 KB at 40 Gb/s, and rather less than more.
+const slowness = 80
+
+// slowed returns DCQCN with the published parameters, but all times as many times
+// longer. The step is the least that there is, 1/200 of the line.
+func slowed() congestion.Factory {
+	p := congestion.PaperDCQCN()
+	p.DCETCPRTT *= slowness
+	p.TimeReset *= slowness
+	p.ByteReset = 0 // 10 MB are half a second here
+	p.MinRate, p.AIRate = congestion.Mbps, congestion.Mbps
+	f, err := p.Factory(congestion.Options{LineRate: linkRate})
+	if err != nil {
+		panic(err) // the parameters are constants
+	}
+	return f
+}
+
+// patient is a local ACK timeout of 0.5 s: flows without control can lock each other
+// out for longer than seven timeouts of the usual 67 ms take.
+const patient = 17
+
 // incast is a number of hosts that send to the first one, whose port marks.
-func incast(op qp.Op, flows int, control string, length time.Duration) traffic {
+func incast(op qp.Op, flows int, c control, length time.Duration) traffic {
 	t := traffic{
-		name: fmt.Sprintf("%d flows, %s", flows, controlName(control)), op: op, pathMTU: pathMTU, seed: 1,
-		devices: verbs.Config{CongestionName: control, LineRate: linkRate}, warm: length / 3, length: length,
+		name: fmt.Sprintf("%d flows, %s", flows, c.name), op: op, pathMTU: pathMTU, seed: 1, ackTimeout: patient,
+		devices: c.Config, warm: length / 2, length: length,
 	}
 	for i := range flows + 1 {
 		t.conditions = append(t.conditions, Conditions{In: linkRate, Rate: linkRate, Limit: limit, Kmin: kmin, Kmax: kmax, Pmax: pmax})
@@ -69,13 +113,6 @@ func incast(op qp.Op, flows int, control string, length time.Duration) traffic {
 		}
 	}
 	return t
-}
-
-func controlName(name string) string {
-	if name == "" {
-		return congestion.DefaultName
-	}
-	return name
 }
 
 // utilisation returns which part of a port's rate was used while it counted.
