@@ -6,8 +6,8 @@ import "time"
 type DelayParams struct {
 	// Limit is the largest window in packets; default MaxWindow.
 	Limit int
-	// Initial is the first window; default 64 packets, at most Limit. Rising
-	// round trip times alone do not push the window below it.
+	// Initial is the first window; default 128 packets, at most Limit. READs are
+	// asked for in pieces of half of it at least.
 	Initial int
 	// Target is the least target of the round trip time; default 2 ms, far above
 	// the noise that scheduling puts into the times of a user-space peer. On a
@@ -17,7 +17,7 @@ type DelayParams struct {
 
 // The defaults of DelayParams.
 const (
-	defaultInitial = 64
+	defaultInitial = 128
 	defaultTarget  = 2 * time.Millisecond
 )
 
@@ -29,7 +29,8 @@ const (
 //     CNPs: the first one halves the window, lasting mild congestion costs little.
 //   - If even the fastest packet of two rounds, each a window long, took longer
 //     than the target, it is set to what the path carries in the target time:
-//     that caps it at a bandwidth-delay product. The target is the larger of
+//     that caps it at a bandwidth-delay product, but not below 64 packets, since
+//     a user-space peer may just be slow. The target is the larger of
 //     DelayParams.Target and four times the least round trip time of the last
 //     seconds and its mean deviation.
 //
@@ -59,6 +60,7 @@ type Delay struct {
 const (
 	alphaGain      = 1.0 / 16
 	minDelayWindow = 2 // CNPs come even with a single packet in flight
+	minQueueWindow = 64
 	roundsOver     = 2
 )
 
@@ -143,7 +145,7 @@ func (d *Delay) endRound() {
 	case d.least > target:
 		if d.over++; d.over >= roundsOver {
 			share := max(.5, float64(target)/float64(d.least))
-			d.cut(max(min(d.window, d.p.Initial), int(float64(d.window)*share)))
+			d.cut(max(min(d.window, minQueueWindow), int(float64(d.window)*share)))
 			d.delayed = true
 		}
 	default:

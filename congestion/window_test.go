@@ -26,11 +26,11 @@ func wantWindow(t testing.TB, c congestion.Controller, want int) {
 
 func TestDelayStartsByDoubling(t *testing.T) {
 	d := congestion.NewDelay(congestion.DelayParams{Limit: 1000})
-	wantWindow(t, d, 64)
-	now := trip(d, 0, 20*us)
 	wantWindow(t, d, 128)
-	now = trip(d, now, 20*us)
+	now := trip(d, 0, 20*us)
 	wantWindow(t, d, 256)
+	now = trip(d, now, 20*us)
+	wantWindow(t, d, 512)
 	for range 3 {
 		now = trip(d, now, 20*us)
 	}
@@ -104,7 +104,7 @@ func TestDelayIgnoresSchedulingNoise(t *testing.T) {
 }
 
 // A standing queue takes the window down to what the path carries in the target
-// time, not below the first window; when it is gone the window comes back.
+// time, not below 64 packets; when it is gone the window comes back.
 func TestDelayStandingQueueShrinksTheWindow(t *testing.T) {
 	d := congestion.NewDelay(congestion.DelayParams{Limit: 1024})
 	now := time.Duration(0)

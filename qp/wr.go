@@ -186,6 +186,7 @@ type SendWQE struct {
 type Track struct {
 	First   bth.PSN  // of the message
 	Packets int      // PSNs that the message takes; 0 before it is started
+	Piece   int      // READ: packets that one request asks for at most, but for a repeated one
 	Got     int      // answered packets of a READ or atomic, without a gap
 	Cut     bool     // READ: a request for a part of it did not end where one does
 	Path    bth.Path // UD: where it goes

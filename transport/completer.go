@@ -276,7 +276,7 @@ func (e *Engine) used(now time.Duration, q *QP, w *qp.SendWQE, k int, psn bth.PS
 	case s != cq.Success:
 		e.failOldest(q, s, 0)
 	default:
-		e.gotAnswer(now, q, w, r.chunkEnds(w, k))
+		e.gotAnswer(now, q, w, chunkEnds(w, k))
 		e.advance(now, q)
 	}
 }
@@ -304,7 +304,7 @@ func (e *Engine) placeResponse(q *QP, w *qp.SendWQE, k int, p *bth.Packet, info 
 	// The last packet of each request is LAST or ONLY. The others are MIDDLE,
 	// or FIRST where a request starts; rxe starts a repeated one with MIDDLE. A
 	// request for what was missing may have ended anywhere.
-	if info.Pos.Ends() != q.req.chunkEnds(w, k) && !w.Track.Cut {
+	if info.Pos.Ends() != chunkEnds(w, k) && !w.Track.Cut {
 		return cq.BadRespErr
 	}
 	if uint64(len(p.Payload)) != min(uint64(mtu), uint64(w.Length)-off) {

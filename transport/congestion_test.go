@@ -391,8 +391,8 @@ func TestECNBitsFollowTheController(t *testing.T) {
 		for i := range s.burst.Frames() {
 			got = append(got, s.burst.Frames()[i].Path.TrafficClass)
 		}
-		if !slices.Equal(got, []uint8{row.want, row.class}) { // SEND, ACK
-			t.Errorf("%T: %#x, want %#x", row.ctl, got, []uint8{row.want, row.class})
+		if !slices.Equal(got, []uint8{row.class, row.want}) { // ACK, SEND
+			t.Errorf("%T: %#x, want %#x", row.ctl, got, []uint8{row.class, row.want})
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (e *Engine) resend(now time.Duration, q *QP, w *qp.SendWQE, k, n int, cause
 		return false
 	}
 	r.cause = cause
-	e.resent(now, q, 1)
+	e.resent(now, q, w.Track.First.Add(k))
 	if r.ackTimer == never {
 		r.startAckTimer(now, &q.Attr)
 	}
@@ -99,10 +99,10 @@ func (e *Engine) resend(now time.Duration, q *QP, w *qp.SendWQE, k, n int, cause
 }
 
 // resent counts a packet that was sent again.
-func (e *Engine) resent(now time.Duration, q *QP, n uint64) {
+func (e *Engine) resent(now time.Duration, q *QP, psn bth.PSN) {
 	r := &q.req
-	r.rtt.again(now)
-	r.retransmitted += n
-	e.Counters[RetransmittedPkts] += n
-	e.Counters[r.cause] += n
+	r.rtt.again(now, psn)
+	r.retransmitted++
+	e.Counters[RetransmittedPkts]++
+	e.Counters[r.cause]++
 }

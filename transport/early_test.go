@@ -186,11 +186,11 @@ func TestRequesterLateNAKRepeatsTheResend(t *testing.T) {
 		s.hear(s.nak(1, bth.NAKSequence))
 		s.want(at(1))
 		s.want(at(2))
-		s.pass(149 * time.Microsecond)
+		s.pass(99 * time.Microsecond)
 		s.hear(s.nak(1, bth.NAKSequence))
 		s.wantSilence()
 		for range 3 {
-			s.pass(150 * time.Microsecond)
+			s.pass(100 * time.Microsecond)
 			s.hear(s.nak(1, bth.NAKSequence))
 			s.want(at(1))
 			s.want(at(2))

@@ -321,11 +321,12 @@ func (e *Engine) payACKs() {
 }
 
 // transmit sends up to a quota of q's packets, answers first: a peer waits for
-// them. An ACK alone goes last: it is shorter than what it follows, and a link
-// that sends runs of packets can append it. transmit reports whether there may
-// be more.
+// them. To a peer of this package an ACK alone goes last, or even later: what
+// the application answers matters more. Others expect it first: perftest's
+// ib_send_lat -e sleeps for ever when the answer overtakes it. transmit reports
+// whether there may be more.
 func (e *Engine) transmit(now time.Duration, q *QP, b *bth.Burst) (more bool) {
-	last := !q.np.due && q.rsp.queue.onlyACK()
+	last := q.agreed() && !q.np.due && q.rsp.queue.onlyACK()
 	for range quota {
 		switch {
 		case b.Free() == 0:

@@ -115,7 +115,7 @@ func TestResponderLearnsToTolerateReordering(t *testing.T) {
 			s.wantNAK(k, bth.NAKSequence, uint32(k))
 			s.hear(s.write(k))
 			s.wantACK(k+1, uint32(k+2))
-			s.hear(s.write(k), s.write(k+1)) // resent
+			s.hear(s.write(k), s.write(k+1)) // resent: one ACK for both
 			s.wantACK(k+1, uint32(k+2))
 		}
 		s.hear(s.write(7), s.write(8), s.write(9), s.write(10))

@@ -26,7 +26,7 @@ type requester struct {
 	heard          bool   // something was answered
 	mustAsk        bool   // the next packet asks for an acknowledgement
 
-	chunk int // packets that one READ request asks for at most
+	chunk int // packets that a READ request may ask for at any time: what the first window allows
 
 	retries, rnrRetries uint8
 	wentBack            bool // already resending from una; no second time before progress or timeout
@@ -79,13 +79,18 @@ func (r *requester) start(a *qp.Attr, window int, how Recovery) {
 		retries: a.RetryCount, rnrRetries: a.RNRRetry,
 		ackTimer: never, rnrTimer: never, earlyTimer: never, cause: RetransmittedNAK, lossFrom: a.SQPSN, lastRepair: a.SQPSN.Add(-1), coarse: how == GoBackN,
 	}
-	// A long READ is asked for in pieces, each a READ request of its own, so
-	// that its responses never exceed the window. Two pieces overlap if the
-	// peer takes two requests at a time.
-	r.chunk = max(1, window/2)
+	r.chunk = pieceOf(window, a)
+}
+
+// pieceOf returns how many packets one READ request asks for at most: a long READ
+// is asked for in pieces, each a READ request of its own, so that its responses
+// never exceed the window. Two pieces overlap if the peer takes two requests at a
+// time.
+func pieceOf(window int, a *qp.Attr) int {
 	if a.MaxRDAtomic < 2 {
-		r.chunk = window
+		return window
 	}
+	return max(1, window/2)
 }
 
 // sendRequest sends the next request packet. It returns false when there is
@@ -111,7 +116,7 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	k := r.next.Sub(w.Track.First)
 	n := 1
 	if w.Op == qp.RDMARead {
-		n = min(w.Track.Packets, (k/r.chunk+1)*r.chunk) - k
+		n = min(w.Track.Packets, (k/w.Track.Piece+1)*w.Track.Piece) - k
 	}
 	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || r.blocked(inFlight+n, q.ctl.Window()) && !r.unasked(w, inFlight)) {
 		return false
@@ -174,7 +179,7 @@ func (e *Engine) begin(now time.Duration, q *QP, w *qp.SendWQE) bool {
 		e.failLocal(q, cq.LocProtErr)
 		return false
 	}
-	w.Track = qp.Track{First: r.max, Packets: packets(uint64(w.Length), q.Attr.PathMTU)}
+	w.Track = qp.Track{First: r.max, Packets: packets(uint64(w.Length), q.Attr.PathMTU), Piece: max(r.chunk, pieceOf(q.ctl.Window(), &q.Attr))}
 	if w.Op.Answered() && w.Op != qp.RDMARead {
 		w.Track.Packets = 1
 	}
@@ -216,7 +221,7 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	switch w.Op {
 	case qp.RDMARead:
 		length := min(uint64(w.Length), off+uint64(n)*uint64(mtu)) - off
-		if !q.req.chunkEnds(w, k+n-1) {
+		if !chunkEnds(w, k+n-1) {
 			w.Track.Cut = true
 		}
 		p.RETH = bth.RETH{VA: w.RemoteAddr + off, RKey: w.RKey, Length: uint32(length)}
@@ -322,7 +327,7 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 			r.rtt.start(now, first)
 		}
 	} else {
-		e.resent(now, q, 1)
+		e.resent(now, q, first)
 		if r.score != nil {
 			for i := range min(n, sendSpan) {
 				r.score.resent(first.Add(i), r.max)
@@ -376,7 +381,8 @@ func (e *Engine) goBackFree(now time.Duration, q *QP) {
 	r := &q.req
 	r.wentBack, r.probing = true, false
 	q.ctl.Lost(now)
-	r.rtt.again(now)
+	r.rtt.again(now, r.una)
+	r.rtt.backAt = now
 	e.rewind(q)
 	r.startEarlyTimer(now)
 	e.offer(q)

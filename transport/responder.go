@@ -33,7 +33,8 @@ type responder struct {
 	asked       bool    // for the first time
 	selective   bool    // the peer understands selective acknowledgements
 	confirm     bool    // the next ACK has to be one
-	notReady    bool    // an RNR NAK was sent for the expected packet
+	lastDup     bth.PSN
+	notReady    bool // an RNR NAK was sent for the expected packet
 
 	msg      message
 	recv     qp.RecvWQE // taken for the message in progress
@@ -54,7 +55,7 @@ type message struct {
 }
 
 func (r *responder) start(a *qp.Attr) {
-	*r = responder{expect: a.RQPSN, askedFor: a.RQPSN.Add(-1), nakTimer: never}
+	*r = responder{expect: a.RQPSN, askedFor: a.RQPSN.Add(-1), lastDup: a.RQPSN, nakTimer: never}
 	r.resize(int(a.MaxDestRDAtomic))
 }
 
@@ -101,6 +102,7 @@ func (e *Engine) request(now time.Duration, q *QP, p *bth.Packet, info *bth.Info
 func (e *Engine) inSequence(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.rsp
 	r.quiet, r.notReady, r.nakTimer, r.naks, r.early = false, false, never, 0, 0
+	r.lastDup = r.expect // no run
 	v := e.checkOperation(q, p, info)
 	if v.nak == 0 && info.TakesRecv && !e.takeRecv(q) {
 		e.receiveNotPosted(q)
@@ -545,7 +547,9 @@ func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
 		if !e.offered(q, p) {
 			r.cameTwice(p.PSN)
 		}
-		r.queue.ack(r.ackedUpTo(p.PSN), r.msn)
+		if r.ackDuplicate(p, e.cfg.Recovery != GoBackN) {
+			r.queue.ack(r.ackedUpTo(p.PSN), r.msn)
+		}
 	case bth.OpRead:
 		e.repeatRead(q, p)
 	case bth.OpCmpSwap, bth.OpFetchAdd:
@@ -565,6 +569,16 @@ func (e *Engine) duplicate(q *QP, p *bth.Packet, info *bth.Info) {
 	default:
 		e.Counters[DropDuplicate]++
 	}
+}
+
+// ackDuplicate reports whether a duplicate is to be acknowledged. One ACK is
+// enough for several that come together (IBA 9.7.5.1.1); so it is for a run of
+// them, of a requester that has gone back too far: only its first is
+// acknowledged, and those that ask for it.
+func (r *responder) ackDuplicate(p *bth.Packet, thin bool) bool {
+	inRun := thin && r.lastDup.Next() == p.PSN
+	r.lastDup = p.PSN
+	return !inRun || p.AckReq
 }
 
 // ackedUpTo returns the PSN that answers a duplicate: the latest executed, but

@@ -6,60 +6,76 @@ import (
 	"github.com/goroce/goroce/bth"
 )
 
-// roundTrip estimates the round trip time of one pair, as RFC 6298 does: one
-// packet at a time is timed, and none whose answer could be to a copy of it
-// (Karn's rule).
+// roundTrip estimates the round trip time of one pair, as RFC 6298 does. Some of
+// the packets that ask for an answer are timed, and none whose answer could be to
+// a copy of it, or was late because one before it had to be resent (Karn's rule).
 type roundTrip struct {
 	smooth, variation time.Duration // 0: nothing was measured yet
+	least             time.Duration // about the shortest of late
 
-	running bool
-	timed   bth.PSN // the packet being timed
-	sentAt  time.Duration
+	timed   [8]stamp // a ring, oldest first
+	head, n uint8
 
-	resent   bool // something was resent while it runs: the answer is in doubt
+	resent   bool // something was resent, and nothing has been answered since
 	resentAt time.Duration
+	backAt   time.Duration // when the requester went back last
 }
 
-// start times the packet with this PSN, unless another one is being timed.
+// stamp is when a packet was sent.
+type stamp struct {
+	psn bth.PSN
+	at  time.Duration
+}
+
+func (t *roundTrip) stamp(i uint8) *stamp { return &t.timed[(t.head+i)%uint8(len(t.timed))] }
+
+// start times a packet, if few enough are being timed.
 func (t *roundTrip) start(now time.Duration, psn bth.PSN) {
-	if !t.running {
-		t.running, t.timed, t.sentAt, t.resent = true, psn, now, false
+	if int(t.n) < len(t.timed) {
+		*t.stamp(t.n) = stamp{psn, now}
+		t.n++
 	}
 }
 
-// again notes that something was resent.
-func (t *roundTrip) again(now time.Duration) { t.resent, t.resentAt = true, now }
+// again notes that something was resent. Packets from it on are timed no more.
+func (t *roundTrip) again(now time.Duration, psn bth.PSN) {
+	t.resent, t.resentAt = true, now
+	for t.n > 0 && !t.stamp(t.n-1).psn.Before(psn) {
+		t.n--
+	}
+}
 
 // answered takes the sample that an answer to everything before una gives, 0 if
-// it gives none. An answer to a resent packet counts only if it comes so soon
-// that it has to be to the first copy; early tells that.
+// it gives none. early tells that it comes too soon to be to what was resent.
 func (t *roundTrip) answered(now time.Duration, una bth.PSN) (sample time.Duration, early bool) {
 	early = t.resent && t.smooth > 0 && now-t.resentAt < t.smooth/2
-	sure := !t.resent || early
-	t.resent = t.resent && !early
-	if !t.running || !t.timed.Before(una) {
-		return 0, early
+	t.resent = false
+	for t.n > 0 && t.stamp(0).psn.Before(una) {
+		sample = now - t.stamp(0).at
+		t.head, t.n = (t.head+1)%uint8(len(t.timed)), t.n-1
 	}
-	t.running, t.resent = false, false
-	if sample = now - t.sentAt; !sure || sample <= 0 {
-		return 0, early
+	if sample > 0 {
+		t.add(sample)
 	}
-	t.add(sample)
 	return sample, early
 }
 
-// later reports that what was resent last has been on its way for a round trip:
-// an answer that comes now is to it.
+// later reports that what the requester went back to has been on its way for a
+// round trip: a NAK that comes now is about it.
 func (t *roundTrip) later(now time.Duration) bool {
-	return t.smooth > 0 && now-t.resentAt >= t.smooth+t.variation
+	return t.smooth > 0 && now-t.backAt >= t.least
 }
 
 // add takes one sample into the estimate.
 func (t *roundTrip) add(s time.Duration) {
 	if t.smooth == 0 {
-		t.smooth, t.variation = s, s/2
+		t.smooth, t.variation, t.least = s, s/2, s
 		return
 	}
+	if t.least += (s - t.least) / 64; s < t.least { // down at once, up slowly
+		t.least = s
+	}
+
 	d := max(t.smooth-s, s-t.smooth)
 	t.variation += (d - t.variation) / 4
 	t.smooth += (s - t.smooth) / 8

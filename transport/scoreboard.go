@@ -192,7 +192,7 @@ func (r *requester) nextLost(q *QP) (w *qp.SendWQE, k, n int) {
 		}
 		last := min(w.Track.Packets, end.Sub(w.Track.First))
 		for k = max(0, r.una.Sub(w.Track.First)); k < last; {
-			to := min(last, (k/r.chunk+1)*r.chunk)
+			to := min(last, (k/w.Track.Piece+1)*w.Track.Piece)
 			if k, n = r.lostIn(w, k, to); n > 0 {
 				return w, k, n
 			}
@@ -275,7 +275,7 @@ func (e *Engine) advance(now time.Duration, q *QP) {
 		case w.Track.Packets == 0:
 			return
 		case w.Op.Answered() && r.score.has(r.una) && r.score.n > 0:
-			e.gotAnswer(now, q, w, r.chunkEnds(w, w.Track.Got))
+			e.gotAnswer(now, q, w, chunkEnds(w, w.Track.Got))
 		case r.una.Before(r.score.heard):
 			e.ackBefore(now, q, r.score.heard)
 		}
@@ -286,6 +286,6 @@ func (e *Engine) advance(now time.Duration, q *QP) {
 }
 
 // chunkEnds reports whether packet k is the last one of its READ request.
-func (r *requester) chunkEnds(w *qp.SendWQE, k int) bool {
-	return k+1 == w.Track.Packets || (k+1)%r.chunk == 0
+func chunkEnds(w *qp.SendWQE, k int) bool {
+	return k+1 == w.Track.Packets || (k+1)%w.Track.Piece == 0
 }

@@ -75,6 +75,9 @@ func (e *Engine) sendOffer(q *QP, b *bth.Burst) bool {
 	return true
 }
 
+// agreed reports that the peer has shown to be of this package.
+func (q *QP) agreed() bool { return q.req.selective || q.rsp.selective }
+
 // offered takes a duplicate that is an offer, and reports whether it is one.
 func (e *Engine) offered(q *QP, p *bth.Packet) bool {
 	if p.Opcode != bth.WriteOnly || p.RETH != (bth.RETH{VA: offerVA, RKey: offerKey}) {
@@ -207,7 +210,7 @@ func (r *requester) noteRequest(w *qp.SendWQE, base bth.PSN, top int, bitmap []b
 			continue
 		}
 		k := psn.Sub(w.Track.First)
-		for to := min(w.Track.Packets, (k/r.chunk+1)*r.chunk); k < to && w.Track.First.Add(k).Sub(r.una) < sendSpan; k++ {
+		for to := min(w.Track.Packets, (k/w.Track.Piece+1)*w.Track.Piece); k < to && w.Track.First.Add(k).Sub(r.una) < sendSpan; k++ {
 			r.score.resent(w.Track.First.Add(k), r.max)
 		}
 	}
@@ -225,7 +228,7 @@ func (r *requester) nextLostRequest(w *qp.SendWQE) (k, n int) {
 	last := min(w.Track.Packets, b.seen.Sub(w.Track.First))
 	step := 1
 	if w.Op == qp.RDMARead {
-		step = r.chunk
+		step = w.Track.Piece
 		k = (k + step - 1) / step * step
 	}
 	for ; k < last; k += step {

@@ -283,10 +283,7 @@ func (d *Device) Close() error {
 		return err
 	}
 	for _, s := range d.shards {
-		s.link.Wake()
-		if s.loopEnded != nil {
-			<-s.loopEnded
-		}
+		s.endLoop()
 	}
 	d.stopWatch()
 	var err error
@@ -300,6 +297,18 @@ func (d *Device) Close() error {
 		s.mu.Unlock()
 	}
 	return err
+}
+
+// endLoop wakes the loop until it has ended.
+func (s *shard) endLoop() {
+	for s.loopEnded != nil {
+		s.link.Wake()
+		select {
+		case <-s.loopEnded:
+			return
+		case <-time.After(closeStep):
+		}
+	}
 }
 
 // closeStep is how long Close waits before it looks again.
@@ -409,6 +418,11 @@ func (d *Device) block(ctx context.Context, ready <-chan struct{}) error {
 	if d.cfg.Polled && len(d.shards) == 1 {
 		return d.shards[0].wait(ctx, ready)
 	}
+	for d.cfg.Polled && len(ready) == 0 && ctx.Err() == nil && !d.isClosed() {
+		if !d.Poll() {
+			time.Sleep(pollPause)
+		}
+	}
 	select {
 	case <-ready:
 		return nil
@@ -416,6 +430,18 @@ func (d *Device) block(ctx context.Context, ready <-chan struct{}) error {
 		return context.Cause(ctx)
 	case <-d.stop:
 		return ErrClosed
+	}
+}
+
+// pollPause is how long a wait on several shards that have nothing to do rests.
+const pollPause = 20 * time.Microsecond
+
+func (d *Device) isClosed() bool {
+	select {
+	case <-d.stop:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -237,6 +237,7 @@ func (q *QP) Modify(a *qp.Attr, mask qp.AttrMask) error {
 		return ErrClosed
 	}
 	now := q.dev.now()
+	s.transmit(now) // an acknowledgement that was held back
 	if err := s.engine.Modify(now, q.q, a, mask); err != nil {
 		return &OpError{Op: "modify", QPN: q.q.QPN, Err: err}
 	}

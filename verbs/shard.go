@@ -37,6 +37,7 @@ type shard struct {
 	// A caller that waits on a completion queue drives until it returns.
 	held     atomic.Bool
 	heldIdle atomic.Bool // and is asleep
+	asleep   atomic.Bool // the loop waits on the link
 	guard    *guard      // wakes the loop when no caller drives any more
 	armed    time.Duration
 
@@ -101,12 +102,14 @@ func (s *shard) loop() {
 		if idle {
 			timeout = s.idleFor()
 			s.sleeping.Store(int64(now + timeout))
+			s.asleep.Store(true)
 		}
 		s.mu.Unlock()
-		if idle {
+		if idle && !s.held.Load() {
 			s.link.Wait(timeout)
-			s.sleeping.Store(0)
 		}
+		s.sleeping.Store(0)
+		s.asleep.Store(false)
 	}
 }
 
@@ -244,6 +247,9 @@ func (s *shard) pollOwned() bool {
 			s.dev.pollWatch(now)
 		}
 	} else if now-s.lastPoll < lease {
+		if s.asleep.Load() {
+			s.link.Wake() // to stand by: it does not know the timers that start now
+		}
 		if now-time.Duration(s.leased.Load()) > -lease/2 {
 			s.leased.Store(int64(now + lease))
 		}
@@ -272,8 +278,20 @@ const few = 2
 // hold makes the caller the driver for as long as it waits. It fails when
 // another caller is already.
 func (s *shard) hold() bool {
-	return s.held.CompareAndSwap(false, true)
+	if !s.held.CompareAndSwap(false, true) {
+		return false
+	}
+	// The loop must have left the link: of two that wait there each takes the
+	// other's wake-ups.
+	for s.asleep.Load() {
+		s.link.Wake()
+		time.Sleep(handOver)
+	}
+	return true
 }
+
+// handOver is about how long a thread takes to leave the link.
+const handOver = 10 * time.Microsecond
 
 // release ends hold. The caller is likely to poll, post or wait again at once;
 // the loop looks a little later.

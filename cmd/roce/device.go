@@ -21,10 +21,12 @@ import (
 )
 
 // deviceFlags are the flags of every subcommand that sends packets: which local
-// address to use, where to keep a copy of the packets, and what to do to them on
-// purpose.
+// address to use, where to keep a copy of the packets, how fast they go, and what
+// to do to them on purpose.
 type deviceFlags struct {
 	faultFlags
+	congestion congestionFlags
+
 	dev      string
 	gidIndex int
 	pcap     string
@@ -39,6 +41,7 @@ func (f *deviceFlags) registerDevice(cmd *cobra.Command, index, letter string) {
 	fs.IntVarP(&f.gidIndex, index, letter, -1, "with an interface as --dev: `INDEX` of its address, see 'roce info'")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets sent and received to `FILE`, for Wireshark or 'roce decode'")
 	f.faultFlags.register(cmd)
+	f.congestion.register(cmd)
 	aliasFlag(cmd, "ib-dev", "dev")
 }
 
@@ -147,6 +150,7 @@ func (f *deviceFlags) createCapture() (*packetFile, error) {
 // open opens the device. capture, which may be nil, gets its packets.
 func (f *deviceFlags) open(c verbs.Config, capture *packetFile) (*verbs.Device, error) {
 	c.Faults = f.faults
+	f.congestion.configure(&c)
 	if capture != nil {
 		c.Tap = capture.write
 	}

@@ -74,7 +74,7 @@ type perfFlags struct {
 	duration           int
 	margin             float64
 	timeout, retry     int
-	tclass             int
+	tclass, hopLimit   int
 	connection, atomic string
 }
 
@@ -147,6 +147,7 @@ func (f *perfFlags) register(cmd *cobra.Command) {
 	fs.IntVarP(&f.timeout, "qp-timeout", "u", 14, "ACK timeout `CODE`: 4.096 µs · 2^CODE, 0 none")
 	fs.IntVar(&f.retry, "retry_count", 7, "`NUMBER` of retries, 0 to 7")
 	fs.BoolVarP(&f.Events, "events", "e", false, "sleep until a completion instead of polling for it")
+	fs.IntVarP(&f.hopLimit, "hop_limit", "L", 64, "hop limit (TTL) `NUMBER`, 1 to 255")
 	fs.IntVar(&f.tclass, "tclass", 0, "traffic class `NUMBER`: DSCP in the upper 6 bits, ECN in the lower 2")
 	fs.DurationVar(&f.Wait, "wait", 30*time.Second, "give up when nothing happens for this `TIME`; the wait for a client has no end")
 	fs.BoolVar(&f.JSON, "json", false, "print the result, or the error, as one JSON object")
@@ -169,6 +170,8 @@ func (f *perfFlags) register(cmd *cobra.Command) {
 	} else {
 		f.registerLatency(cmd)
 	}
+	fs.BoolP("version", "V", false, "print the version")
+	cmd.Version = version()
 	registerIgnored(cmd)
 	registerRefused(cmd)
 }
@@ -180,6 +183,7 @@ func (f *perfFlags) registerBandwidth(cmd *cobra.Command) {
 	fs.IntVarP(&f.CQMod, "cq-mod", "Q", 0, "one completion for this `NUMBER` of requests (default 100; less where fewer are under way, or 1 MiB)")
 	fs.BoolVarP(&f.Bidirectional, "bidirectional", "b", false, "both ways at once; the table has the sum")
 	fs.BoolVarP(&f.NoPeak, "noPeak", "N", false, "no peak bandwidth; nor is there any above 20000 messages or with -D")
+	fs.Float64Var(&f.RateLimit, "rate_limit", 0, "send at most so many `GBITS` (10^9 bits) per second, all queue pairs together")
 	fs.BoolVar(&f.Gbits, "report_gbits", false, "Gb/sec (10^9 bits) instead of MiB/sec (2^20 bytes)")
 }
 
@@ -196,7 +200,9 @@ func registerIgnored(cmd *cobra.Command) {
 	fs.BoolP("CPU-freq", "F", false, "accepted for compatibility")
 	fs.IntP("sl", "S", 0, "service level: accepted for compatibility; Ethernet has none")
 	fs.IntP("ib-port", "i", 1, "port of the device: 1, for compatibility")
-	for _, name := range []string{"CPU-freq", "sl", "ib-port"} {
+	fs.Bool("disable_pcie_relaxed", false, "accepted for compatibility")
+	fs.Bool("use_old_post_send", false, "accepted for compatibility")
+	for _, name := range []string{"CPU-freq", "sl", "ib-port", "disable_pcie_relaxed", "use_old_post_send"} {
 		fs.Lookup(name).Hidden = true
 	}
 }
@@ -213,7 +219,11 @@ var perfRefused = []struct{ name, letter, reason string }{
 	{"MGID", "M", "there is no multicast test here"},
 	{"odp", "", "memory is registered as it is: there is nothing to page in on demand"},
 	{"use_hugepages", "", "memory comes from the Go heap"},
-	{"rate_limit", "", "nothing limits the rate here"},
+	{"rate_limit_type", "", "--rate_limit is always by software"},
+	{"rate_units", "", "--rate_limit is in Gb/sec"},
+	{"output", "", "use --json, and take what you need"},
+	{"recv_post_list", "", "receives are posted one at a time"},
+	{"report-both", "", "run both sides with --json, and without -b, to see each way"},
 	{"reversed", "", "the client sends: swap the two sides instead"},
 	{"dont_xchg_versions", "", "the versions are always exchanged: leave it out at both sides"},
 	{"limit_bw", "w", "no limit is checked: read the result with --json"},
@@ -283,7 +293,7 @@ func (f *perfFlags) validate(cmd *cobra.Command) error {
 		low, high int
 	}{
 		{"port", f.port, 1, 65535}, {"size", f.Size, 1, qp.MaxMessage - 1}, {"duration", f.duration, 1, 1 << 24}, {"tx-depth", f.TxDepth, 1, qp.MaxWR},
-		{"rx-depth", f.RxDepth, 1, qp.MaxWR}, {"qp-timeout", f.timeout, 0, 31}, {"retry_count", f.retry, 0, 7}, {"tclass", f.tclass, 0, 255},
+		{"rx-depth", f.RxDepth, 1, qp.MaxWR}, {"qp-timeout", f.timeout, 0, 31}, {"retry_count", f.retry, 0, 7}, {"tclass", f.tclass, 0, 255}, {"hop_limit", f.hopLimit, 1, 255},
 		{"iters", f.Iters, perf.MinIters, math.MaxInt32}, {"qp", f.QPs, 1, perf.MaxQPs}, {"outs", f.Outs, 1, qp.MaxRDAtomicLimit},
 		{"post_list", f.PostList, 1, perf.MaxPostList}, {"cq-mod", f.CQMod, 1, qp.MaxWR},
 	} {
@@ -292,6 +302,8 @@ func (f *perfFlags) validate(cmd *cobra.Command) error {
 		}
 	}
 	switch {
+	case !(f.RateLimit >= 0 && f.RateLimit < 1e6):
+		return usageError(cmd, "--rate_limit is %v; it must be 0 to 1000000 Gb/sec", f.RateLimit)
 	case f.Wait <= 0:
 		return usageError(cmd, "--wait is %v; it must be positive", f.Wait)
 	case f.duration > 0 && fs.Changed("iters"):
@@ -307,7 +319,7 @@ func (f *perfFlags) validate(cmd *cobra.Command) error {
 	if fs.Changed("margin") && f.margin == 0 {
 		f.Margin = -1
 	}
-	f.Timeout, f.Retry, f.TrafficClass = zeroAsNone(f.timeout), zeroAsNone(f.retry), uint8(f.tclass)
+	f.Timeout, f.Retry, f.TrafficClass, f.HopLimit = zeroAsNone(f.timeout), zeroAsNone(f.retry), uint8(f.tclass), uint8(f.hopLimit)
 	if err := f.Check(); err != nil {
 		return usageError(cmd, "%w", err)
 	}

@@ -142,9 +142,9 @@ func checkPerfRows(t *testing.T, o perfOutput, iters uint64, latency bool) {
 
 func TestPerfDuration(t *testing.T) {
 	for _, row := range []struct{ test, options string }{
-		{"write_bw", "-D 1"}, {"send_bw", "-D 1 -b"}, {"send_lat", "-D 1 -f 0.1 -e"},
+		{"write_bw", "-D 1"}, {"send_lat", "-D 1 -f 0.1 -e"}, {"send_bw", "-D 1 -f 0 -e -q 4 -b"},
 	} {
-		t.Run(row.test, func(t *testing.T) {
+		t.Run(row.test+row.options, func(t *testing.T) {
 			options := append(strings.Fields(row.options), "--json")
 			s, c := bothPerf(t, row.test, options, options)
 			for _, o := range []perfOutput{parsePerf(t, s), parsePerf(t, c)} {
@@ -193,6 +193,17 @@ func TestPerfInlineAndGbitsAreOfOneSideOnly(t *testing.T) {
 	}
 }
 
+// 50 messages of 100000 bits at 0.1 Gb/sec take 49 ms after the first.
+func TestPerfRateLimit(t *testing.T) {
+	start := time.Now()
+	options := []string{"-n", "50", "-s", "12500", "-c", "UC", "--rate_limit", "0.1", "--json"}
+	_, c := bothPerf(t, "send_bw", options, options)
+	r := parsePerf(t, c).Rows[0]
+	if took := time.Since(start); took < 49*time.Millisecond || r.Gbps > .1*50/49 {
+		t.Errorf("%v, %v Gb/s", took, r.Gbps)
+	}
+}
+
 func TestPerfEndsThatDifferSayInWhat(t *testing.T) {
 	s, c := bothPerf(t, "write_bw", []string{"-n", "50"}, []string{"-n", "60"})
 	if s.code != 1 || c.code != 1 || !strings.Contains(c.err, "-n is 60 here and 50 at the peer") || !strings.Contains(s.err, "-n is 50 here and 60 at the peer") {
@@ -233,21 +244,44 @@ func TestPerfNamesTheStatus(t *testing.T) {
 	}
 }
 
-// deadPeer starts a server of another process, lets it meet a client and kills it.
-func TestPerfPeerThatDiesEndsTheRun(t *testing.T) {
-	if os.Getenv("GOROCE_PERF_SERVER") != "" {
-		os.Exit(run(context.Background(), strings.Fields(os.Getenv("GOROCE_PERF_SERVER")), strings.NewReader(""), os.Stdout, os.Stderr))
+// perfProcess is the command line of a peer in another process: see startPeer.
+const perfProcess = "GOROCE_PERF_PEER"
+
+func TestMain(m *testing.M) {
+	if line := os.Getenv(perfProcess); line != "" {
+		os.Exit(run(context.Background(), strings.Fields(line), strings.NewReader(""), os.Stdout, os.Stderr))
 	}
-	for _, test := range []string{"send_lat", "send_bw", "write_bw"} {
-		t.Run(test, func(t *testing.T) {
+	os.Exit(m.Run())
+}
+
+func startPeer(t *testing.T, line string) *exec.Cmd {
+	t.Helper()
+	peer := exec.Command(os.Args[0])
+	peer.Env = append(os.Environ(), perfProcess+"="+line)
+	if err := peer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return peer
+}
+
+func TestPerfPeerThatDiesEndsTheRun(t *testing.T) {
+	for _, row := range []struct {
+		test      string
+		diesFirst string // the side that is killed
+	}{
+		{"send_lat", "server"}, {"send_bw", "server"}, {"write_bw", "server"}, {"write_lat", "client"}, {"send_bw", "client"}, {"read_bw", "client"},
+	} {
+		t.Run(row.test+" "+row.diesFirst, func(t *testing.T) {
 			port := freePort(t)
-			peer := exec.Command(os.Args[0], "-test.run", "^TestPerfPeerThatDiesEndsTheRun$")
-			peer.Env = append(os.Environ(), "GOROCE_PERF_SERVER="+fmt.Sprintf("perf %s -d %s -p %s -D 60", test, perfServer, port))
-			if err := peer.Start(); err != nil {
-				t.Fatal(err)
+			line := func(addr string) string { return fmt.Sprintf("perf %s -p %s -D 60 -u 10 -d %s", row.test, port, addr) }
+			server, client := line(perfServer), line(perfClient)+" "+perfServer
+			here, there := client, server
+			if row.diesFirst == "client" {
+				here, there = server, client
 			}
-			done := startRoce(t.Context(), "perf", test, "-d", perfClient, "-p", port, "-D", "60", "-u", "10", perfServer)
-			time.Sleep(700 * time.Millisecond)
+			peer := startPeer(t, there)
+			done := startRoce(t.Context(), strings.Fields(here)...)
+			time.Sleep(400 * time.Millisecond)
 			_ = peer.Process.Kill()
 			_ = peer.Wait()
 			r := await(t, done)
@@ -256,6 +290,22 @@ func TestPerfPeerThatDiesEndsTheRun(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		})
+	}
+}
+
+func TestPerfEndsWithTheContext(t *testing.T) {
+	for _, options := range []string{"", " -e"} {
+		port := freePort(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		server := startRoce(t.Context(), strings.Fields("perf send_bw -p "+port+" -D 60 -d "+perfServer+options)...)
+		client := startRoce(ctx, strings.Fields("perf send_bw -p "+port+" -D 60 -d "+perfClient+options+" "+perfServer)...)
+		time.Sleep(300 * time.Millisecond)
+		cancel()
+		c, s := await(t, client), await(t, server)
+		skipWithoutPort(t, c)
+		if c.code != 1 || !strings.Contains(c.err, "interrupted after ") || s.code != 1 || !strings.Contains(s.err, "the peer ended the TCP exchange early") {
+			t.Errorf("%s: %+v\n%+v", options, s, c)
+		}
 	}
 }
 

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/goroce/goroce/congestion"
 	"github.com/goroce/goroce/fabric"
+	"github.com/goroce/goroce/verbs"
+	"github.com/spf13/cobra"
 )
 
 func TestSimListsItsScenarios(t *testing.T) {
@@ -32,7 +35,7 @@ func TestSimWrongUsage(t *testing.T) {
 		want string
 	}{
 		{[]string{"sim", "S99"}, `there is no scenario "S99": 'roce sim' lists them`},
-		{[]string{"sim", "--cc", "cubic"}, `--cc: "cubic" is no controller: choose one of none, aimd, delay, dcqcn, dcqcn-paper`},
+		{[]string{"sim", "--cc", "cubic"}, `--cc: congestion: no controller is called "cubic"; use one of none, aimd, delay, dcqcn, dcqcn-paper`},
 	} {
 		if got := runRoce(t, nil, row.args...); got.code != exitUsage || got.err != "roce: "+row.want+"\nSee 'roce sim --help'.\n" {
 			t.Errorf("%+v", got)
@@ -61,5 +64,21 @@ func TestSimRunsAScenario(t *testing.T) {
 	// Two windows of 256 packets stand in the queue, which is no DCQCN.
 	if got.code != 0 || r.OK || r.Seed != 3 || r.Congestion != "none" || len(r.Runs) != 1 || len(r.Runs[0].Rates) != 2 || r.Runs[0].Queue.Mean < 400_000 {
 		t.Errorf("%d %s", got.code, got.out)
+	}
+}
+
+func TestCongestionFlags(t *testing.T) {
+	if got := runRoce(t, nil, "pingpong", "rc", "--line-rate", "fast"); got.code != exitUsage || !strings.Contains(got.err, `--line-rate: congestion: "fast" is no rate`) {
+		t.Errorf("%+v", got)
+	}
+	var f congestionFlags
+	cmd := &cobra.Command{}
+	f.register(cmd)
+	if err := cmd.ParseFlags([]string{"--cc", "dcqcn", "--line-rate", "2.5G"}); err != nil {
+		t.Fatal(err)
+	}
+	var c verbs.Config
+	if f.configure(&c); c.CongestionName != "dcqcn" || c.LineRate != 2.5*congestion.Gbps {
+		t.Errorf("%+v", c)
 	}
 }

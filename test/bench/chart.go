@@ -25,10 +25,10 @@ type chartSpec struct {
 
 var chartSpecs = []chartSpec{
 	{"bandwidth", func(r *results) []*series { return r.seriesOf(loopback, bandwidth) }, func(_ *results, all []*series) (*plot.Plot, error) {
-		return lines(all, "Bandwidth, loopback", "message size in bytes", "Gb/s", bySize, plot.LinearScale{})
+		return lines(all, "Bandwidth, loopback", "message size in bytes", "Gb/s", bySize, false)
 	}},
 	{"latency", func(r *results) []*series { return r.seriesOf(loopback, latency) }, func(_ *results, all []*series) (*plot.Plot, error) {
-		return lines(all, "Latency, loopback", "message size in bytes", "half a round trip in µs", bySize, plot.LinearScale{})
+		return lines(all, "Latency, loopback", "message size in bytes", "half a round trip in µs", bySize, true)
 	}},
 	{"rate", func(r *results) []*series { return r.seriesOf(loopback, rate) }, func(_ *results, all []*series) (*plot.Plot, error) {
 		return bars(all, "Messages of 8 bytes, loopback", "million per second", func(s *series) float64 { return s.Sum.Median })
@@ -37,7 +37,7 @@ var chartSpecs = []chartSpec{
 		return bars(all, "CPU time of both processes, 1 MiB, loopback", "seconds per gigabyte", func(s *series) float64 { return spreadOf(s.CPU).Median })
 	}},
 	{"queues", func(r *results) []*series { return r.seriesOf(loopback, queues) }, func(_ *results, all []*series) (*plot.Plot, error) {
-		return lines(all, "WRITEs of 4 KiB over several queue pairs, loopback", "queue pairs", "Gb/s together", func(s *series) float64 { return float64(s.QPs) }, plot.LinearScale{})
+		return lines(all, "WRITEs of 4 KiB over several queue pairs, loopback", "queue pairs", "Gb/s together", func(s *series) float64 { return float64(s.QPs) }, false)
 	}},
 }
 
@@ -66,7 +66,7 @@ func drawCharts(r *results, folder string) error {
 		if err != nil {
 			return fmt.Errorf("chart %s: %w", c.name, err)
 		}
-		if err := p.Save(20*vg.Centimeter, 11*vg.Centimeter, filepath.Join(folder, c.name+".svg")); err != nil {
+		if err := p.Save(24*vg.Centimeter, 14*vg.Centimeter, filepath.Join(folder, c.name+".svg")); err != nil {
 			return fmt.Errorf("chart %s: %w", c.name, err)
 		}
 	}
@@ -88,15 +88,16 @@ var colours = map[string]color.Color{
 	"net.UDPConn": color.RGBA{R: 0x56, G: 0xb4, B: 0xe9, A: 0xff},
 }
 
-// lines draws a line per contestant, with least and most at each point.
-func lines(all []*series, title, x, y string, at func(*series) float64, scale plot.Normalizer) (*plot.Plot, error) {
+// lines draws a line per contestant, with least and most at each point; the values
+// by their logarithms where they differ by orders of magnitude.
+func lines(all []*series, title, x, y string, at func(*series) float64, logarithmic bool) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	p.X.Scale, p.Y.Scale = plot.LogScale{}, scale
+	p.X.Scale = plot.LogScale{}
 	p.X.Tick.Marker = ticksAt(all, at, x)
-	p.Y.Min = 0
-	p.Legend.Top = true
-	p.Legend.Left = true
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.Padding = vg.Points(3)
+	p.Legend.TextStyle.Font.Size = vg.Points(9)
 	p.Add(plotter.NewGrid())
 	for i, name := range namesOf(all) {
 		var pts errorPoints
@@ -123,7 +124,12 @@ func lines(all []*series, title, x, y string, at func(*series) float64, scale pl
 		p.Legend.Add(name, line, dots)
 	}
 	p.X.Min, p.X.Max = p.X.Min*0.8, p.X.Max*1.25
-	p.Y.Max *= 1.35 // room for the legend
+	if logarithmic {
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		p.Y.Min, p.Y.Max = p.Y.Min*0.8, p.Y.Max*10 // room for the legend
+	} else {
+		p.Y.Min, p.Y.Max = 0, p.Y.Max*1.6
+	}
 	return p, nil
 }
 
@@ -206,7 +212,7 @@ func bars(all []*series, title, y string, value func(*series) float64) (*plot.Pl
 	}
 	var names []string
 	for _, s := range all {
-		names = append(names, s.name())
+		names = append(names, strings.ReplaceAll(s.name(), " (", "\n("))
 	}
 	p.NominalX(names...)
 	p.X.Min, p.X.Max = -0.6, float64(len(all))-0.4

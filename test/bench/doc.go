@@ -20,5 +20,6 @@
 //	tools.go     how each tool is called     topology_linux.go  the veth pair
 //	parse.go     what it says                idle_linux.go      10,000 idle queue pairs
 //	stats.go     medians and ratios          rxe_linux.go       the guest
+//	results.go   what is kept                tcp_linux.go       which TCP iperf3 may have
 //	targets.go   what should be reached      report.go chart.go the page
 package main

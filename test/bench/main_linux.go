@@ -156,30 +156,33 @@ func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", 
 
 // measureAll measures every cell once per round, and the idle queue pairs.
 func (b *bench) measureAll(ctx context.Context) error {
-	sites := map[string]site{loopback: loopbackSite}
-	places := []string{loopback}
-	s, remove, err := newVeth(ctx)
-	defer remove()
-	if err == nil {
-		sites[veth] = s
-		places = append(places, veth)
-	} else {
-		b.skip("veth pair: %v", err)
-	}
+	top := newTopology(ctx, b.skip)
+	defer top.remove()
+	host := hostTCP()
+	b.results.Conditions.TCP = host.own
 	b.checkTools()
-	for _, place := range places {
+	for _, place := range top.places {
 		for _, c := range planFor(place, b.o.quick) {
+			if c.Tool == "iperf3" && c.Op != "" && !host.hasUsualToo() {
+				continue
+			}
 			if b.tools[c.Tool] != nil && strings.Contains(c.String(), b.o.only) {
 				b.results.Series = append(b.results.Series, &series{cell: c, Unit: c.Metric.unit()})
 			}
 		}
 	}
-	r := &runner{port: 21000, e: b.e, said: map[string]bool{}, note: func(s string) {
+	r := &runner{port: 21000, e: b.e, said: map[string]bool{}, pace: map[cell]int{}, note: func(s string) {
 		b.results.Conditions.Commands = append(b.results.Conditions.Commands, s)
 	}}
+	start := time.Now()
 	for round := range b.e.rounds {
+		if took := time.Since(start); round >= 2 && took+took/time.Duration(round) > b.e.most {
+			b.skip("rounds %d to %d: %d took %v", round+1, b.e.rounds, round, took.Round(time.Second))
+			break
+		}
+		b.results.Conditions.Rounds = round + 1
 		for i, s := range b.results.Series {
-			b.measureCell(ctx, r, s, sites[s.Place])
+			b.measureCell(ctx, r, s, top.sites[s.Place])
 			if ctx.Err() != nil {
 				return errors.New("interrupted")
 			}

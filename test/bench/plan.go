@@ -59,17 +59,18 @@ func (c cell) String() string {
 
 // extent is how long and how often things are measured.
 type extent struct {
-	rounds    int
+	rounds    int           // at most
+	most      time.Duration // no round begins that would not end by then, but for the first two
 	time      time.Duration // of a bandwidth cell, in whole seconds: some tools take no others
 	latencies int           // round trips of a latency cell
-	bytes     int           // of a bandwidth cell whose tool takes no time
-	messages  int           // most messages of the same
+	bytes     int           // of a bandwidth cell whose tool takes no time, at first
+	messages  int           // most messages of the same, at first
 	queued    int           // messages of a cell with several queue pairs, of all together
 }
 
 var (
-	fullExtent  = extent{rounds: 5, time: time.Second, latencies: 20000, bytes: 2000 << 20, messages: 1000000, queued: 400000}
-	quickExtent = extent{rounds: 2, time: time.Second, latencies: 5000, bytes: 1 << 30, messages: 300000, queued: 200000}
+	fullExtent  = extent{rounds: 5, most: 10 * time.Minute, time: time.Second, latencies: 20000, bytes: 400 << 20, messages: 100000, queued: 400000}
+	quickExtent = extent{rounds: 2, most: 2 * time.Minute, time: time.Second, latencies: 5000, bytes: 400 << 20, messages: 100000, queued: 200000}
 )
 
 var (
@@ -81,6 +82,11 @@ var (
 // queueSize is the message of the cells with several queue pairs: small, so that
 // the messages of a thousand do not leave the cache.
 const queueSize = 4 << 10
+
+// usual is the congestion control that Linux has by default. On loopback TCP's speed
+// depends on it, so iperf3 is measured as this host has it and, if that is another
+// one, with the usual one as well.
+const usual = "cubic"
 
 // The places.
 const (
@@ -120,13 +126,14 @@ func planBandwidth(add func(cell)) {
 			// iperf3 has no messages: its one figure stands for all sizes. It is
 			// measured beside both sizes that are compared with it.
 			add(cell{Metric: bandwidth, Tool: "iperf3", Size: size, Core: true})
+			add(cell{Metric: bandwidth, Tool: "iperf3", Op: usual, Size: size, Core: true})
 		}
 		add(cell{Metric: bandwidth, Tool: "floor", Size: size, Core: core})
 		add(cell{Metric: bandwidth, Tool: "UCX", Op: "put", Size: size})
 		add(cell{Metric: bandwidth, Tool: "UCX", Op: "tag", Size: size, Core: core})
 		if core {
 			add(cell{Metric: bandwidth, Tool: "goroce", Op: "WRITE", Size: size, Events: true})
-			add(cell{Metric: bandwidth, Tool: "floor", Size: size, Events: true})
+			add(cell{Metric: bandwidth, Tool: "floor", Size: size, Events: true, Core: true})
 		}
 	}
 }
@@ -162,6 +169,7 @@ func planVeth(add func(cell)) {
 		core := size == 1<<20
 		add(cell{Metric: bandwidth, Tool: "goroce", Op: "WRITE", Size: size, Core: core})
 		add(cell{Metric: bandwidth, Tool: "iperf3", Size: size, Core: core})
+		add(cell{Metric: bandwidth, Tool: "iperf3", Op: usual, Size: size})
 		add(cell{Metric: bandwidth, Tool: "floor", Size: size, Core: core})
 		add(cell{Metric: bandwidth, Tool: "UCX", Op: "tag", Size: size})
 	}

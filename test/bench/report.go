@@ -67,7 +67,7 @@ func (r *results) writeBandwidth(p *page, charts map[string]string) {
 		return
 	}
 	p.line("## Bandwidth between two processes, loopback\n")
-	p.line("Gb/s of payload, 10^9 bits. One queue pair, path MTU 4096. iperf3 sends a TCP stream, in which sizes mean nothing.\n")
+	p.line("Gb/s of payload, 10^9 bits. One queue pair, path MTU 4096. iperf3 sends a TCP stream, in which sizes mean nothing. The targets take the better of the floor's two modes.\n")
 	p.bySize(all, func(s *series) string { return spreadText(s.Sum) })
 	p.chart(charts, "bandwidth", "Bandwidth by message size")
 }
@@ -239,6 +239,9 @@ func (r *results) writeConditions(p *page) {
 	slices.Sort(names)
 	for _, name := range names {
 		p.line("- %s: %s", name, c.Tools[name])
+	}
+	if c.TCP != "" {
+		p.line("- TCP congestion control: %s", c.TCP)
 	}
 	p.line("- no process is bound to a core; both processes of a pair run on this machine")
 	for _, s := range r.Skipped {

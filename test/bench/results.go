@@ -28,6 +28,7 @@ type conditions struct {
 	Load     string            `json:"load_at_start"` // of the last 1, 5 and 15 minutes
 	Go       string            `json:"go"`
 	Revision string            `json:"revision"`
+	TCP      string            `json:"tcp_congestion_control"`
 	Tools    map[string]string `json:"tools"`    // versions
 	Commands []string          `json:"commands"` // one of each kind
 }
@@ -98,6 +99,10 @@ type guestReading struct {
 
 // samples returns those of a cell, nil if it was not measured.
 func (r *results) samples(w which) []float64 {
+	if w.better {
+		w.better, w.events = false, false
+		return greater(r.samples(w), r.samples(withEvents(w)))
+	}
 	for _, s := range r.Series {
 		if w.is(s.cell) {
 			return s.Samples

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,6 +17,7 @@ type runner struct {
 	port int // next to use: none is used twice
 	e    extent
 	said map[string]bool // kinds of commands that are noted already
+	pace map[cell]int    // messages that take the time of a cell, of tools that take only a number
 	note func(string)
 }
 
@@ -29,14 +31,14 @@ type outcome struct {
 const (
 	startTime = 10 * time.Second // until the server listens
 	endTime   = 5 * time.Second  // from the client's end to the server's
-	extraTime = 30 * time.Second // for a client, beyond the time it was asked for
+	extraTime = 15 * time.Second // for a client, beyond the time it was asked for
 )
 
 // measure runs a tool's pair once.
 func (r *runner) measure(ctx context.Context, t *tool, c cell, s site) (outcome, error) {
 	port := r.port
 	r.port++
-	server, client := t.pair(t, c, s, port, r.e)
+	server, client := t.pair(t, c, s, port, r.extentOf(c))
 	r.mention(t, c, server, client)
 	out, cpu, err := r.both(ctx, inside(server, s.serverNS), inside(client, s.clientNS), port)
 	if err != nil {
@@ -46,7 +48,20 @@ func (r *runner) measure(ctx context.Context, t *tool, c cell, s site) (outcome,
 	if err != nil {
 		return outcome{}, err
 	}
+	if n := int(reading.Mpps * 1e6 * r.e.time.Seconds()); c.Tool == "UCX" && c.Metric != latency && n > 0 {
+		r.pace[c] = n
+	}
 	return outcome{reading: reading, cpu: cpu, ran: flowed(c, reading, r.e)}, nil
+}
+
+// extentOf is that of a cell: how many messages fit into its time is known once it
+// has run, and cautious before.
+func (r *runner) extentOf(c cell) extent {
+	e := r.e
+	if n, ok := r.pace[c]; ok {
+		e.messages, e.bytes = max(20, n), math.MaxInt
+	}
+	return e
 }
 
 // flowed returns for how long data flowed at the rate of the reading, warm-up

@@ -74,7 +74,7 @@ func TestFailingClientEndsServer(t *testing.T) {
 }
 
 func testRunner() *runner {
-	return &runner{port: 20990, e: extent{time: 100 * time.Millisecond}, said: map[string]bool{}, note: func(string) {}}
+	return &runner{port: 20990, e: extent{time: 100 * time.Millisecond}, said: map[string]bool{}, pace: map[cell]int{}, note: func(string) {}}
 }
 
 func buildFloor(t *testing.T) string {
@@ -89,4 +89,19 @@ func buildFloor(t *testing.T) string {
 		t.Fatalf("%v: %s", err, text)
 	}
 	return out
+}
+
+func TestUsualCongestionControlIsMeasuredWhereItIsAnother(t *testing.T) {
+	for _, c := range []struct {
+		host tcp
+		want bool
+	}{
+		{tcp{"cubic", []string{"reno", "cubic"}}, false},
+		{tcp{"bbr", []string{"reno", "bbr", "cubic"}}, true},
+		{tcp{"bbr", []string{"reno", "bbr"}}, false}, // not allowed, or not there
+	} {
+		if got := c.host.hasUsualToo(); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.host, got, c.want)
+		}
+	}
 }

@@ -44,3 +44,17 @@ func ratios(a, b []float64) []float64 {
 	}
 	return r
 }
+
+// greater takes the greater one of each pair; a failed round leaves the other.
+func greater(a, b []float64) []float64 {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	g := slices.Clone(a)
+	for i, v := range b {
+		if math.IsNaN(g[i]) || v > g[i] {
+			g[i] = v
+		}
+	}
+	return g
+}

@@ -55,3 +55,13 @@ func TestNumberHasThreeDigits(t *testing.T) {
 		}
 	}
 }
+
+func TestGreaterOfTwoModes(t *testing.T) {
+	got := greater([]float64{1, nan, 5}, []float64{2, 3, nan, 4})
+	if len(got) != 4 || got[0] != 2 || got[1] != 3 || got[2] != 5 || got[3] != 4 {
+		t.Errorf("%v, want [2 3 5 4]", got)
+	}
+	if got := greater(nil, nil); len(got) != 0 {
+		t.Errorf("%v of nothing", got)
+	}
+}

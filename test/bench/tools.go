@@ -56,7 +56,7 @@ func pairRoce(t *tool, c cell, s site, port int, e extent) (command, command) {
 		options = append(options, "-n", strconv.Itoa(max(5, e.queued/c.QPs)))
 	default:
 		if c.Events {
-			options = append(options, "-n", strconv.Itoa(max(5, e.bytes/c.Size)))
+			options = append(options, "-n", strconv.Itoa(max(5, 4*e.bytes/c.Size)))
 		} else {
 			options = append(options, "-D", secondsText(e.time))
 		}
@@ -92,12 +92,16 @@ func pairFloor(t *tool, c cell, s site, port int, e extent) (command, command) {
 	return command{args: join(base, "-d", s.server)}, command{args: join(join(base, more...), "-d", s.client, s.server)}
 }
 
-func pairIperf(t *tool, _ cell, s site, port int, e extent) (command, command) {
+func pairIperf(t *tool, c cell, s site, port int, e extent) (command, command) {
 	p := strconv.Itoa(port)
 	// iperf3 takes whole seconds; it is the baseline, so it gets them.
 	seconds := strconv.Itoa(int(wholeSeconds(e.time).Seconds()))
+	var more []string
+	if c.Op != "" {
+		more = []string{"-C", c.Op}
+	}
 	return command{args: []string{t.program, "-s", "-1", "-B", s.server, "-p", p}},
-		command{args: []string{t.program, "-c", s.server, "-B", s.client, "-p", p, "-t", seconds, "-J"}}
+		command{args: join([]string{t.program, "-c", s.server, "-B", s.client, "-p", p, "-t", seconds, "-J"}, more...)}
 }
 
 // wholeSeconds rounds to what iperf3 takes.
@@ -112,7 +116,7 @@ func pairUCX(t *tool, c cell, s site, port int, e extent) (command, command) {
 		test += "_lat"
 	} else {
 		test += "_bw"
-		n = min(e.messages, max(50, e.bytes/c.Size))
+		n = min(e.messages, max(20, e.bytes/c.Size))
 		warm = n / 20
 	}
 	p := strconv.Itoa(port)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,50 +11,92 @@ import (
 	"github.com/goroce/goroce/test/netns"
 )
 
+// loopbackSite is the loopback of this host.
 var loopbackSite = site{place: loopback, server: "127.0.10.1", client: "127.0.10.2", device: "lo"}
 
 // vethMTU lets a RoCE packet of 4096 bytes through.
 const vethMTU = "9000"
 
-// newVeth makes two network namespaces with a veth pair between them, over which
-// packets travel one by one. remove has to be called in any case.
-func newVeth(ctx context.Context) (s site, remove func(), err error) {
-	remove = func() {}
+// topology are the namespaces of a run. remove has to be called in any case.
+type topology struct {
+	sites  map[string]site
+	places []string
+	spaces []string
+}
+
+// newTopology makes what it can, and tells what it cannot.
+func newTopology(ctx context.Context, skip func(string, ...any)) *topology {
+	t := &topology{sites: map[string]site{}}
+	t.add(loopbackSite)
+	err := canMakeSpaces()
+	if err == nil {
+		var s site
+		if s, err = t.veth(ctx); err == nil {
+			t.add(s)
+		}
+	}
+	if err != nil {
+		skip("veth pair: %v", err)
+	}
+	return t
+}
+
+func (t *topology) add(s site) {
+	t.sites[s.place] = s
+	t.places = append(t.places, s.place)
+}
+
+func (t *topology) remove() {
+	for _, ns := range t.spaces {
+		if _, err := os.Stat("/run/netns/" + ns); err == nil {
+			_ = ip(context.Background(), "netns del "+ns)
+		}
+	}
+}
+
+func canMakeSpaces() error {
 	if os.Getuid() != 0 {
-		return s, remove, fmt.Errorf("the veth pair needs root")
+		return errors.New("network namespaces need root")
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
-		return s, remove, fmt.Errorf("the veth pair needs ip: apt-get install iproute2")
+		return errors.New("network namespaces need ip: apt-get install iproute2")
 	}
-	name := fmt.Sprintf("goroce-bench-%d-", os.Getpid())
-	s = site{place: veth, server: "198.18.4.1", client: "198.18.4.2", device: "bench0", serverNS: name + "a", clientNS: name + "b"}
-	remove = func() {
-		for _, ns := range []string{s.serverNS, s.clientNS} {
-			if _, err := os.Stat("/run/netns/" + ns); err == nil {
-				_ = ip(context.Background(), "netns del "+ns)
-			}
-		}
+	return nil
+}
+
+// veth joins two namespaces by a veth pair, over which packets travel one by one.
+func (t *topology) veth(ctx context.Context) (s site, err error) {
+	s = site{place: veth, server: "198.18.4.1", client: "198.18.4.2", device: "bench0"}
+	if s.serverNS, err = t.space(ctx, "a"); err != nil {
+		return s, err
 	}
-	for _, c := range []string{
-		"netns add " + s.serverNS,
-		"netns add " + s.clientNS,
-		"-n " + s.serverNS + " link add bench0 mtu " + vethMTU + " type veth peer name bench0 mtu " + vethMTU + " netns " + s.clientNS,
-	} {
-		if err := ip(ctx, c); err != nil {
-			return s, remove, err
-		}
+	if s.clientNS, err = t.space(ctx, "b"); err != nil {
+		return s, err
+	}
+	if err := ip(ctx, "-n "+s.serverNS+" link add bench0 mtu "+vethMTU+" type veth peer name bench0 mtu "+vethMTU+" netns "+s.clientNS); err != nil {
+		return s, err
 	}
 	for ns, addr := range map[string]string{s.serverNS: s.server, s.clientNS: s.client} {
-		for _, c := range []string{"link set lo up", "address add " + addr + "/24 dev bench0", "link set bench0 up"} {
+		for _, c := range []string{"address add " + addr + "/24 dev bench0", "link set bench0 up"} {
 			if err := ip(ctx, "-n "+ns+" "+c); err != nil {
-				return s, remove, err
+				return s, err
 			}
 		}
-		if err := withoutOffload(ns, s.device); err != nil {
-			return s, remove, err
+		if err := inSpace(ns, func() error { return netns.WithoutOffload(s.device) }); err != nil {
+			return s, err
 		}
 	}
-	return s, remove, nil
+	return s, nil
+}
+
+// space makes a network namespace.
+func (t *topology) space(ctx context.Context, name string) (string, error) {
+	ns := fmt.Sprintf("goroce-bench-%d-%s", os.Getpid(), name)
+	if err := ip(ctx, "netns add "+ns); err != nil {
+		return ns, err
+	}
+	t.spaces = append(t.spaces, ns)
+	return ns, ip(ctx, "-n "+ns+" link set lo up")
 }
 
 func ip(ctx context.Context, args string) error {
@@ -64,12 +107,12 @@ func ip(ctx context.Context, args string) error {
 	return nil
 }
 
-// withoutOffload makes packets travel one by one: see netns.WithoutOffload.
-func withoutOffload(ns, device string) error {
+// inSpace calls f in a network namespace.
+func inSpace(ns string, f func() error) error {
 	n, err := netns.Open(ns)
 	if err != nil {
 		return err
 	}
 	defer n.Close()
-	return n.Do(func() error { return netns.WithoutOffload(device) })
+	return n.Do(f)
 }

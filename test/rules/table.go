@@ -88,6 +88,12 @@ var sections = []section{
 		{"MaxRDAtomic", "never more outstanding", "11.2.5.2", t("transport.TestRequesterStopsAtMaxRDAtomic"), ""},
 		{"transition or attribute that the table does not have", "refused whole", "11.2.5.2", t("qp.TestModifyFollowsTheTable"), ""},
 	}},
+	{"Congestion", []rule{
+		{"packet with the congestion mark on a connected pair", "CNP: opcode 0x81, BECN, P_Key of the packet, PSN 0, 16 zero bytes, no AckReq", "A17", t("transport.TestCNPBytes", "transport.TestCNPOnlyForWhatCounts"), "rxe neither sends CNPs nor marks packets ECN-capable"},
+		{"further ones within the gap", "no CNP; the gap is kept per pair, peer or port", "A17", t("transport.TestCNPGap", "transport.TestCNPScope", "transport.TestCNPOneWaitsAtATime"), ""},
+		{"CNP, marked or not", "the pair's controller slows it down; no answer", "A17", t("transport.TestCNPOnlyForWhatCounts", "verbs.TestCongestionMarksSlowTheSender"), "rxe drops it"},
+		{"packet that is sent", "ECT(0) on requests and READ responses if the controller heeds CNPs", "A17", t("transport.TestECNBitsFollowTheController"), ""},
+	}},
 	{"UC and UD", []rule{
 		{"UC: gap, or MIDDLE without FIRST", "the message is lost, its receive used for the next; PSN from the next FIRST or ONLY", "9.8.2.2", t("verbs.TestUCGapLosesTheMessageOnly"), "`roce pingpong uc`"},
 		{"UC: wrong key, right or length; no receive", "dropped and counted, without an answer", "9.8.2.2", t("verbs.TestUCRefusedMessageIsSilent"), ""},

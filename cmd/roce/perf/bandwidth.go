@@ -46,10 +46,14 @@ func (f *flow) bandwidth() error {
 	return nil
 }
 
-// complete reports whether all has been sent and received.
+// complete reports whether all has been sent and received. With a duration that is
+// for the clock to say.
 func (f *flow) complete() bool {
-	n := len(f.e.lanes)
-	return f.sent >= f.sends*n && f.got >= f.recvs*n
+	return f.e.cfg.Duration == 0 && f.allSent() && f.got >= f.recvs*len(f.e.lanes)
+}
+
+func (f *flow) allSent() bool {
+	return f.sends == 0 || f.sends != forever && f.sent >= f.sends*len(f.e.lanes)
 }
 
 // fill posts what there is room for, the lanes in turn.
@@ -63,18 +67,29 @@ func (f *flow) fill() error {
 		more = false
 		for _, l := range f.e.lanes {
 			left := f.sends - l.posted
-			n := min(size, left, c.TxDepth-(l.posted-l.done))
-			if n <= 0 || n < c.PostList && n < left {
+			n := min(size, left, c.TxDepth-(l.posted-l.done), f.paced(l))
+			if n <= 0 || n < c.PostList && n < left && f.pace == 0 {
 				continue // a list is posted whole
 			}
 			f.stampPost(n)
 			if err := f.post(l, n); err != nil {
 				return err
 			}
-			more = more || l.posted < f.sends && l.posted-l.done < c.TxDepth && c.PostList == 0
+			more = more || l.posted < f.sends && l.posted-l.done < c.TxDepth && c.PostList == 0 && f.pace == 0
 		}
 	}
 	return nil
+}
+
+// paced is how many messages the limit of the rate allows now.
+func (f *flow) paced(l *lane) int {
+	switch {
+	case f.pace == 0:
+		return MaxPostList
+	case f.first == 0:
+		return 1
+	}
+	return int(float64(f.now()-f.first)*f.pace) + 1 - l.posted
 }
 
 // stampPost notes the time of a post of n requests.
@@ -107,7 +122,7 @@ func (f *flow) harvest(n int) error {
 		f.done = append(f.done, f.last)
 	}
 	f.watch.done.Store(int64(f.sent + f.got))
-	if f.recvs > 0 && !f.watch.idle.Load() && (f.sends == 0 || f.sent >= f.sends*len(f.e.lanes)) && f.got > 0 {
+	if f.recvs > 0 && f.got > 0 && !f.watch.idle.Load() && f.allSent() {
 		f.watch.idle.Store(true)
 	}
 	return nil

@@ -77,6 +77,8 @@ type Config struct {
 	Timeout          int   // ACK timeout code, default 14; negative: none
 	Retry            int   // retries, default 7; negative: none
 	TrafficClass     uint8
+	HopLimit         uint8   // default 64
+	RateLimit        float64 // bits per nanosecond (Gb/sec) that a requester sends at most; 0 none
 	SRQ              bool
 
 	Wait time.Duration // gives up when nothing happens for so long; default 30 s
@@ -159,6 +161,8 @@ func (c *Config) checkTest() error {
 		return errors.New("-H, -U and --histogram are for the latency tests")
 	case c.All && c.Size != 0:
 		return errors.New("-a and -s exclude each other")
+	case c.RateLimit != 0 && (c.Test.Latency || c.Events):
+		return errors.New("--rate_limit is for the bandwidth tests, and without -e: it needs somebody awake")
 	case c.All && c.Duration != 0:
 		return errors.New("-a and -D exclude each other")
 	}

@@ -25,6 +25,7 @@ type conn struct {
 	// alive, if set, reports whether anything has come from the peer over RoCE
 	// since the last call: then it is not silent.
 	alive func() bool
+	lossy bool // a lost message leaves perftest's tools waiting
 
 	chunks  chan []byte // closed at the end, after err is set
 	err     error
@@ -116,6 +117,8 @@ func (c *conn) explain(err, otherwise error) error {
 	switch {
 	case c.ctx.Err() != nil:
 		return errors.New("interrupted during the TCP exchange")
+	case errors.Is(err, os.ErrDeadlineExceeded) && c.lossy:
+		return fmt.Errorf("the peer said nothing for %v: an ib_* tool that misses a message waits for it, which nothing sends again on this service: send less or slower (-n, -s, --rate_limit)", c.wait)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the peer said nothing for %v: do both sides run the same test with the same options?", c.wait)
 	case errors.Is(err, io.EOF):

@@ -18,6 +18,7 @@ type flow struct {
 	sends int // per queue pair; 0 if this side makes no requests
 	recvs int // per queue pair
 	watch *watchdog
+	tick  <-chan time.Time // with -D and -e
 
 	start     time.Time
 	stamps    []int64 // latency: when each message was posted
@@ -30,6 +31,7 @@ type flow struct {
 	window    window // with -D
 	wcs       [64]cq.WC
 	idleSpins uint
+	pace      float64 // messages per nanosecond and queue pair, 0 without a limit
 }
 
 // window is the part of a run with a duration that counts.
@@ -44,6 +46,9 @@ type window struct {
 // forever is the goal of a run that ends by the clock.
 const forever = math.MaxInt / 2
 
+// clockTick is how often a sleeper with a duration looks at the clock.
+const clockTick = 5 * time.Millisecond
+
 // maxStamps bounds the samples of a latency run with a duration.
 const maxStamps = 1 << 20
 
@@ -51,6 +56,7 @@ const maxStamps = 1 << 20
 func (e *end) newFlow(size int) *flow {
 	c := &e.cfg
 	f := &flow{e: e, size: size, cqMod: c.cqMod(size)}
+	f.pace = c.RateLimit / 8 / float64(size*len(e.lanes))
 	goal := c.Iters
 	if c.Duration > 0 {
 		goal = forever
@@ -170,6 +176,11 @@ func (f *flow) post(l *lane, n int) error {
 func (e *end) measure(f *flow) error {
 	f.watch = e.watchRun(f)
 	defer f.watch.finish()
+	if e.cfg.Duration > 0 {
+		t := time.NewTicker(clockTick)
+		defer t.Stop()
+		f.tick = t.C
+	}
 	used := cpuTime()
 	f.start = time.Now()
 	err := f.run()
@@ -197,20 +208,35 @@ func (f *flow) run() error {
 	return f.requestLatency()
 }
 
-// poll returns the next completions. Without -e it may return none.
+// poll returns the next completions. Without -e it may return none; with -D it may,
+// too, every now and then, so that the clock is looked at.
 func (f *flow) poll() (int, error) {
-	if f.e.cfg.Events {
-		n, err := f.e.cq.Wait(f.watch.ctx, f.wcs[:])
-		if err != nil && f.watch.cause() != nil {
-			err = f.watch.cause()
-		}
-		return n, err
-	}
 	n := f.e.cq.Poll(f.wcs[:])
-	if n == 0 {
-		return 0, f.pause()
+	switch {
+	case n > 0:
+		return n, nil
+	case f.e.cfg.Events:
+		return f.sleep()
 	}
-	return n, nil
+	return 0, f.pause()
+}
+
+// sleep waits for completions.
+func (f *flow) sleep() (int, error) {
+	c := f.e.cq
+	for {
+		c.Arm(false)
+		if n := c.Poll(f.wcs[:]); n > 0 {
+			return n, nil
+		}
+		select {
+		case <-c.Ready():
+		case <-f.tick:
+			return 0, nil
+		case <-f.watch.ctx.Done():
+			return 0, f.watch.cause()
+		}
+	}
 }
 
 // check turns a failed completion into an error, and one that is too short.

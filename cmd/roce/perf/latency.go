@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/goroce/goroce/cq"
+	"github.com/goroce/goroce/qp"
 )
 
 // latencyDepth is the room for a latency test's requests: an acknowledgement may
@@ -39,6 +40,7 @@ func (f *flow) pingPong(first bool, await func(want int) (over bool, err error),
 		if mark != nil {
 			mark(count)
 		}
+		f.acknowledge()
 		f.stampSend()
 		if err := f.postOne(l); err != nil {
 			return err
@@ -51,6 +53,20 @@ func (f *flow) pingPong(first bool, await func(want int) (over bool, err error),
 		f.watch.done.Store(int64(count))
 	}
 	return f.finishLatency(l)
+}
+
+// acknowledge lets the acknowledgement of what has come leave before the answer. The
+// device would send the answer first, which is faster; but ib_send_lat -e, whose
+// request is then complete after the answer has come, may sleep for ever.
+func (f *flow) acknowledge() {
+	if f.e.own || f.e.cfg.Connection != qp.RC || f.e.cfg.Test.Verb != Send {
+		return
+	}
+	for range 4 {
+		if !f.e.dev.Poll() {
+			return
+		}
+	}
 }
 
 // requestLatency makes one request after the other.

@@ -115,7 +115,7 @@ func (e *end) run(ctx context.Context) error {
 	if err := e.create(); err != nil {
 		return err
 	}
-	e.conn.alive = e.peerSends
+	e.conn.alive, e.conn.lossy = e.peerSends, e.cfg.Connection != qp.RC
 	e.printHead()
 	if err := e.sequence(); err != nil {
 		return err
@@ -332,14 +332,14 @@ func (e *end) connect() error {
 	c := &e.cfg
 	for _, l := range e.lanes {
 		if c.Connection == qp.UD {
-			l.av = qp.AddressVector{DGID: l.remote.gid, TrafficClass: c.TrafficClass}
+			l.av = qp.AddressVector{DGID: l.remote.gid, TrafficClass: c.TrafficClass, HopLimit: c.HopLimit}
 			if err := l.qp.Activate(udQKey); err != nil {
 				return err
 			}
 			continue
 		}
 		err := l.qp.Connect(verbs.Endpoint{GID: l.remote.gid, QPN: l.remote.qpn, PSN: l.remote.psn}, verbs.ConnectConfig{
-			PathMTU: c.MTU, Access: e.access(), TrafficClass: c.TrafficClass,
+			PathMTU: c.MTU, Access: e.access(), TrafficClass: c.TrafficClass, HopLimit: c.HopLimit,
 			MaxRDAtomic: max(1, min(l.remote.outReads, qp.MaxRDAtomicLimit)), MaxDestRDAtomic: c.Outs,
 			Timeout: c.Timeout, RetryCount: c.Retry,
 		})

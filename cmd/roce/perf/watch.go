@@ -21,6 +21,7 @@ type watchdog struct {
 	done    atomic.Int64
 	stopped atomic.Bool
 	idle    atomic.Bool     // UC, UD: all has been sent and something has come
+	parent  context.Context // of the whole test
 	ctx     context.Context // for those who sleep; ends with stopped
 	cancel  context.CancelCauseFunc
 	ended   chan struct{}
@@ -38,7 +39,7 @@ const (
 
 // watchRun starts to look after a run.
 func (e *end) watchRun(f *flow) *watchdog {
-	w := &watchdog{ended: make(chan struct{})}
+	w := &watchdog{parent: e.ctx, ended: make(chan struct{})}
 	w.ctx, w.cancel = context.WithCancelCause(e.ctx)
 	go w.loop(e, f)
 	return w
@@ -51,7 +52,12 @@ func (w *watchdog) finish() {
 }
 
 // cause says why a run was stopped.
-func (w *watchdog) cause() error { return context.Cause(w.ctx) }
+func (w *watchdog) cause() error {
+	if w.parent.Err() != nil {
+		return fmt.Errorf("interrupted after %d messages", w.done.Load())
+	}
+	return context.Cause(w.ctx)
+}
 
 func (w *watchdog) loop(e *end, f *flow) {
 	defer close(w.ended)
