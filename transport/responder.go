@@ -31,8 +31,9 @@ type responder struct {
 	toleratedAt uint64  // got when the tolerance was changed
 	askedFor    bth.PSN // the packet of the last sequence NAK
 	asked       bool    // for the first time
-	selective   bool    // the peer understands selective acknowledgements
-	confirm     bool    // the next ACK has to be one
+	told        toldMissing
+	selective   bool // the peer understands selective acknowledgements
+	confirm     bool // the next ACK has to be one
 	lastDup     bth.PSN
 	notReady    bool // an RNR NAK was sent for the expected packet
 
