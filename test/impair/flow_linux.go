@@ -46,8 +46,8 @@ const (
 // outcome is what came of a run.
 type outcome struct {
 	traffic
-	took   time.Duration // that counts
-	flows  []flowOutcome
+	took   time.Duration       // that counts
+	flows  []flowOutcome       // takes the place of the traffic's
 	before []map[string]uint64 // statistics by host, nil without device
 	stats  []map[string]uint64 // the same, what was added while it counted
 	sw     *answer

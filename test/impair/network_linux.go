@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -31,6 +32,8 @@ type host struct {
 	addr4, addr6 netip.Addr // addr6 is the zero value if there is no IPv6
 }
 
+var errNeedsRoot = errors.New("impair: network namespaces and packet sockets need root")
+
 // newNetwork makes the hosts' namespaces, links them to the switch, and starts that.
 func newNetwork(hosts, mtu int) (n *network, err error) {
 	n = &network{mtu: mtu}
@@ -40,7 +43,7 @@ func newNetwork(hosts, mtu int) (n *network, err error) {
 		}
 	}()
 	if os.Geteuid() != 0 {
-		return n, fmt.Errorf("impair: network namespaces and packet sockets need root")
+		return n, errNeedsRoot
 	}
 	if n.own, err = netns.New(); err != nil {
 		return n, err

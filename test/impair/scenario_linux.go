@@ -115,6 +115,77 @@ func incast(op qp.Op, flows int, c control, length time.Duration) traffic {
 	return t
 }
 
+// lossTargets are the shares of the goodput without loss to be reached.
+var lossTargets = []struct{ loss, share float64 }{{1e-4, .99}, {1e-3, .95}, {1e-2, .80}}
+
+// The other targets.
+const (
+	reorderTarget     = .8
+	jainTarget        = .95
+	utilisationTarget = .9
+	// queueTarget bounds the mean queue: Kmax, beyond which there is no grading.
+	queueTarget = kmax
+)
+
+// payloadShare is the part of a link's bytes that is payload of RDMA WRITE: headers
+// of Ethernet, IPv4, UDP and BTH, and the ICRC.
+const payloadShare = pathMTU / (pathMTU + 14. + 20 + 8 + 12 + 4)
+
+// share returns the payload of all flows as a part of the link's rate.
+func (o *outcome) share() float64 { return o.bits() / float64(linkRate) }
+
+func (o *outcome) atLeast(share float64) error {
+	if o.share() < share {
+		return fmt.Errorf("the payload is %.3f of the link, want %.3f", o.share(), share)
+	}
+	return nil
+}
+
+func (o *outcome) utilised(least float64) error {
+	if u := o.utilisation(o.traffic.flows[0][1]); u < least {
+		return fmt.Errorf("the link is used to %.3f, want %.3f", u, least)
+	}
+	return nil
+}
+
+// shared holds the targets of flows that meet.
+func (o *outcome) shared() error {
+	if j := o.jain(); j < jainTarget {
+		return fmt.Errorf("Jain's index is %.3f, want %.2f", j, jainTarget)
+	}
+	if q := o.sw.Ports[0].Queue.Mean; q > queueTarget {
+		return fmt.Errorf("the queue has %.0f bytes in the mean, want at most %d", q, queueTarget)
+	}
+	return o.utilised(utilisationTarget)
+}
+
+// valid says what makes the figures of a run worthless.
+func (o *outcome) valid() error {
+	if s := o.sw; s.Overrun+s.NoFrame+s.SendErrors+s.TooLong > 0 {
+		return fmt.Errorf("the switch did not keep up: %d frames overran its sockets, %d found no room, %d could not be sent, %d were several in one", s.Overrun, s.NoFrame, s.SendErrors, s.TooLong)
+	}
+	return nil
+}
+
+// String sums the run up in a line.
+func (o *outcome) String() string {
+	p := &o.sw.Ports[o.traffic.flows[0][1]]
+	s := fmt.Sprintf("%s: %.1f Mb/s payload, link used to %.3f; queue mean %.0f, p99 %d, max %d bytes; lost %d, dropped %d, marked %d, CNPs %d",
+		o.name, o.bits()/1e6, o.utilisation(o.traffic.flows[0][1]), p.Queue.Mean, p.Queue.P99, p.Queue.Max, p.Lost, p.DroppedFull+p.DroppedRED, p.Marked, o.stat("rp_cnp_handled"))
+	if len(o.flows) > 1 {
+		s += fmt.Sprintf(", Jain's index %.4f", o.jain())
+	}
+	return s + fmt.Sprintf("; resent %d, verified %d messages", o.stat("retransmitted_pkts"), o.messages())
+}
+
+// messages returns how many messages were verified.
+func (o *outcome) messages() (n uint64) {
+	for _, f := range o.flows {
+		n += f.messages
+	}
+	return n
+}
+
 // utilisation returns which part of a port's rate was used while it counted.
 func (o *outcome) utilisation(port int) float64 {
 	return float64(o.sw.Ports[port].Bytes) * 8 / (o.sw.Now - o.sw.Mark).Seconds() / float64(o.conditions[port].Rate)
