@@ -168,3 +168,31 @@ func TestReplayCacheRemembersTheNewest(t *testing.T) {
 		t.Fatal("a range of half the space is wrong")
 	}
 }
+
+// Duplicates show that the network reorders only if they are of packets that were
+// reported missing, each once: probes, and what a requester resends since it has not
+// heard of it yet, come twice without that.
+func TestResponderToleratesOnlyWhatItReportedMissing(t *testing.T) {
+	r := responder{selective: true}
+	for k := range 1000 {
+		r.cameTwice(bth.NewPSN(uint32(k)))
+	}
+	if r.tolerance != 0 {
+		t.Fatalf("tolerance %d after duplicates that nothing had asked for", r.tolerance)
+	}
+	r.told.add(bth.NewPSN(7))
+	for range 10 {
+		r.cameTwice(bth.NewPSN(7))
+		r.cameTwice(bth.NewPSN(7 + uint32(len(r.told))))
+	}
+	if r.tolerance != 0 {
+		t.Fatalf("tolerance %d after one packet that was late", r.tolerance)
+	}
+	for k := range 10 {
+		r.told.add(bth.NewPSN(uint32(k)))
+		r.cameTwice(bth.NewPSN(uint32(k)))
+	}
+	if r.tolerance < minTolerance {
+		t.Errorf("tolerance %d after eleven packets that were late", r.tolerance)
+	}
+}

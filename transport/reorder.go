@@ -266,14 +266,11 @@ func (s *suspicion) twice() bool {
 	return true
 }
 
-// cameTwice notes a duplicate of a packet, which may be the one asked for. With
-// selective acknowledgements several are asked for at a time.
+// cameTwice notes a duplicate of a packet, which may be one that was asked for.
+// Others come twice as well: probes, and what follows one although it is here,
+// because no acknowledgement has told that yet.
 func (r *responder) cameTwice(psn bth.PSN) {
-	if r.selective {
-		if psn.Before(r.toldFrom) || !psn.Before(r.toldTo) {
-			return
-		}
-	} else if !r.asked || psn != r.askedFor {
+	if r.selective && !r.told.remove(psn) || !r.selective && (!r.asked || psn != r.askedFor) {
 		return
 	}
 	r.asked = false
@@ -282,6 +279,22 @@ func (r *responder) cameTwice(psn bth.PSN) {
 	}
 	r.tolerance = min(max(minTolerance, 2*r.tolerance), maxTolerance)
 	r.toleratedAt = r.got
+}
+
+// toldMissing are PSNs that selective acknowledgements have reported missing, as
+// far as later ones have not taken their places: marked, at their remainder.
+type toldMissing [64]uint32
+
+func (t *toldMissing) add(psn bth.PSN) { t[psn.Value()%uint32(len(t))] = psn.Value() | marked }
+
+// remove takes a PSN out, and reports whether it was there.
+func (t *toldMissing) remove(psn bth.PSN) bool {
+	at := &t[psn.Value()%uint32(len(t))]
+	if *at != psn.Value()|marked {
+		return false
+	}
+	*at = 0
+	return true
 }
 
 // askFor notes that a packet was asked for: once, else a duplicate says nothing.

@@ -118,7 +118,7 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	if w.Op == qp.RDMARead {
 		n = min(w.Track.Packets, (k/w.Track.Piece+1)*w.Track.Piece) - k
 	}
-	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || r.blocked(inFlight+n, q.ctl.Window()) && !r.unasked(w, inFlight)) {
+	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || r.blocked(inFlight+n, windowFor(w, n, q.ctl.Window())) && !r.unasked(w, inFlight)) {
 		return false
 	}
 	if w.Op.Answered() && r.reads >= int(q.Attr.MaxRDAtomic) {
@@ -153,6 +153,17 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 func (r *requester) blocked(span, window int) bool {
 	early := r.needless()
 	return span-early > window || early > 0 && span > max(window, sendSpan)
+}
+
+// windowFor returns the window for a request packet that n answers belong to. A READ
+// is asked for in pieces whose size was chosen when it began; when the window has
+// shrunk below two of them, the next one is still asked for before the last answer
+// to the one before has come, else each would cost a round trip of silence.
+func windowFor(w *qp.SendWQE, n, window int) int {
+	if w.Op != qp.RDMARead {
+		return window
+	}
+	return max(window, n+min(n, window-1))
 }
 
 // unasked reports that no packet in flight asks for an acknowledgement, since

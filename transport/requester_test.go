@@ -394,6 +394,40 @@ func TestRequesterLongReadIsAskedInPieces(t *testing.T) {
 	})
 }
 
+// windowed is a controller whose window the test sets.
+type windowed struct {
+	congestion.Fixed
+	window *int
+}
+
+func (w windowed) Window() int { return *w.window }
+
+// The window has shrunk below two pieces of a READ that has begun: the next piece is
+// asked for once fewer answers than the window are missing, not when all are here.
+func TestRequesterShrunkWindowStillOverlapsPieces(t *testing.T) {
+	window := 16
+	play(t, setup{control: func() congestion.Controller { window = 16; return windowed{window: &window} }}, func(s *script) {
+		data := s.data(8192, 24*256)
+		s.postRead(1, 0, len(data))
+		s.want(op(bth.ReadRequest), at(0), reth(0, 2048))
+		s.want(op(bth.ReadRequest), at(8), reth(2048, 2048))
+		s.wantSilence()
+		window = 4
+		s.hear(s.respond(0, data[:2048])...)
+		rest := s.respond(8, data[2048:4096])
+		s.hear(rest[:4]...)
+		s.wantSilence() // four are missing
+		s.hear(rest[4])
+		s.want(op(bth.ReadRequest), at(16), reth(4096, 2048))
+		s.hear(rest[5:]...)
+		s.hear(s.respond(16, data[4096:])...)
+		s.wantSent(1, cq.Success)
+		if string(s.data(0, len(data))) != string(data) {
+			s.Fatal("wrong bytes")
+		}
+	})
+}
+
 // With one READ at a time the pieces are a whole window.
 func TestRequesterLongReadWithDepthOneUsesTheWindow(t *testing.T) {
 	play(t, setup{window: 8, attr: func(a *qp.Attr) { a.MaxRDAtomic = 1 }}, func(s *script) {

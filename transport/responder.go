@@ -31,10 +31,9 @@ type responder struct {
 	toleratedAt uint64  // got when the tolerance was changed
 	askedFor    bth.PSN // the packet of the last sequence NAK
 	asked       bool    // for the first time
-	toldFrom    bth.PSN // what the last selective acknowledgement told about:
-	toldTo      bth.PSN // before it
-	selective   bool    // the peer understands selective acknowledgements
-	confirm     bool    // the next ACK has to be one
+	told        toldMissing
+	selective   bool // the peer understands selective acknowledgements
+	confirm     bool // the next ACK has to be one
 	lastDup     bth.PSN
 	notReady    bool // an RNR NAK was sent for the expected packet
 
@@ -57,7 +56,7 @@ type message struct {
 }
 
 func (r *responder) start(a *qp.Attr) {
-	*r = responder{expect: a.RQPSN, askedFor: a.RQPSN.Add(-1), lastDup: a.RQPSN, toldFrom: a.RQPSN, toldTo: a.RQPSN, nakTimer: never}
+	*r = responder{expect: a.RQPSN, askedFor: a.RQPSN.Add(-1), lastDup: a.RQPSN, nakTimer: never}
 	r.resize(int(a.MaxDestRDAtomic))
 }
 

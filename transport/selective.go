@@ -104,10 +104,11 @@ func (e *Engine) sendSelective(q *QP, v *response, b *bth.Burst) {
 	body[sackTolerance] = byte(r.tolerance)
 	binary.BigEndian.PutUint32(body[sackBase:], r.expect.Value())
 	if u := r.ahead; u != nil {
-		r.toldFrom, r.toldTo = r.expect, u.high
 		for i := range u.high.Sub(r.expect) + 1 {
-			if u.has(r.expect.Add(i)) {
+			if psn := r.expect.Add(i); u.has(psn) {
 				body[sackBitmap+i/8] |= 1 << (i % 8)
+			} else {
+				r.told.add(psn)
 			}
 		}
 	}

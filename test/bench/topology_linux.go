@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
+	"github.com/goroce/goroce/test/netns"
 )
 
 // loopbackSite is the loopback of this host.
@@ -84,7 +82,7 @@ func (t *topology) veth(ctx context.Context) (s site, err error) {
 				return s, err
 			}
 		}
-		if err := inSpace(ns, func() error { return withoutOffload(s.device) }); err != nil {
+		if err := inSpace(ns, func() error { return netns.WithoutOffload(s.device) }); err != nil {
 			return s, err
 		}
 	}
@@ -109,51 +107,12 @@ func ip(ctx context.Context, args string) error {
 	return nil
 }
 
-// inSpace calls f in a network namespace, on a thread that ends afterwards.
+// inSpace calls f in a network namespace.
 func inSpace(ns string, f func() error) error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine
-		result <- func() error {
-			fd, err := unix.Open("/run/netns/"+ns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return fmt.Errorf("namespace %s: %w", ns, err)
-			}
-			defer unix.Close(fd)
-			if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("namespace %s: %w", ns, err)
-			}
-			return f()
-		}()
-	}()
-	return <-result
-}
-
-// ethtoolValue is the kernel's struct ethtool_value.
-type ethtoolValue struct{ cmd, data uint32 }
-
-// ifreq is the kernel's struct ifreq with a pointer in it.
-type ifreq struct {
-	name [unix.IFNAMSIZ]byte
-	data unsafe.Pointer
-	_    [16]byte
-}
-
-const ethtoolSTXCSUM = 0x17
-
-// withoutOffload switches the transmit checksum of a device off, and with it its
-// segmentation.
-func withoutOffload(device string) error {
-	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	n, err := netns.Open(ns)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(sock)
-	off := &ethtoolValue{cmd: ethtoolSTXCSUM}
-	req := &ifreq{data: unsafe.Pointer(off)}
-	copy(req.name[:unix.IFNAMSIZ-1], device)
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(sock), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(req))); e != 0 {
-		return fmt.Errorf("cannot switch off the transmit checksum of %s: %w", device, e)
-	}
-	return nil
+	defer n.Close()
+	return n.Do(f)
 }
