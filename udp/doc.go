@@ -17,6 +17,11 @@
 // receives are batched system calls on a file descriptor of our own; waiting is
 // ppoll with an eventfd as doorbell.
 //
+// Runs of packets of one length and path are one message to the kernel
+// (UDP_SEGMENT), which cuts them and numbers their identifications 0, 1, 2, …;
+// received runs are cut here (UDP_GRO). Config and the environment variables
+// GOROCE_GSO and GOROCE_GRO, set to 0, switch that off.
+//
 // Elsewhere, and with [Config.Portable], net.UDPConn does the work, without ECN
 // and with whatever identification the system chooses. Over IPv6, which has
 // none, such a link works with every peer; over IPv4 with peers that do not

@@ -13,7 +13,8 @@
 // A [Device] owns one address, the link that sends from it and the engine that
 // runs its queue pairs. Two modes drive them:
 //
-//   - the event loop, the default: a goroutine receives, runs timers and sends;
+//   - the event loop, the default: a goroutine receives, runs timers and sends,
+//     except while a caller that polls or waits does it in its place;
 //   - polled, with [Config.Polled]: no goroutine at all; whoever polls a
 //     completion queue, waits on it or calls [Device.Poll] does the work.
 //
@@ -23,10 +24,10 @@
 //
 // # Concurrency
 //
-// All methods may be called from several goroutines. One lock per device, held
-// for at most a burst of packets, makes its holder the owner of link and engine;
-// a post does its own sending under it, so no other goroutine has to wake up
-// first. Completion queues are read without that lock.
+// All methods may be called from several goroutines. One lock per shard (see
+// Config.Shards), held for at most a burst of packets, makes its holder the
+// owner of link and engine; a post does its own sending under it, so no other
+// goroutine has to wake up first. Completion queues are read without that lock.
 //
 // # Memory
 //
