@@ -268,3 +268,35 @@ func TestSourcePorts(t *testing.T) {
 		})
 	}
 }
+
+// Every packet arrives with the traffic class of its path, whichever is the
+// socket's default by now.
+func TestTrafficClassArrives(t *testing.T) {
+	a, z := open(t, 1, Config{}), open(t, 2, Config{})
+	classes := []uint8{0, 2, 0x6A}
+	for round := range 300 {
+		path := pathTo(a, z)
+		path.TrafficClass = classes[round/100]
+		if round%10 == 9 {
+			path.TrafficClass = classes[round%3]
+		}
+		other := *path
+		other.TrafficClass ^= 0x80
+		b := bth.NewBurst(2, 64)
+		fill(b, path, 8)
+		fill(b, &other, 8)
+		a.Send(b)
+		var got []uint8
+		for end := time.Now().Add(time.Second); len(got) < 2 && time.Now().Before(end); {
+			for _, d := range z.Receive() {
+				got = append(got, d.TrafficClass)
+			}
+		}
+		if want := []uint8{path.TrafficClass, other.TrafficClass}; !slices.Equal(got, want) {
+			t.Fatalf("round %d: classes %#x, want %#x", round, got, want)
+		}
+	}
+	if a.class != classes[2] {
+		t.Errorf("the default is %#x, not the most frequent %#x", a.class, classes[2])
+	}
+}

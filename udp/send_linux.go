@@ -63,6 +63,7 @@ func (s *socket) sendFrames(frames []bth.Frame) {
 // returns the number of messages.
 func (s *socket) prepare(frames []bth.Frame) (messages int) {
 	t := &s.tx
+	s.learnClass(frames[0].Path.TrafficClass)
 	iovs, small := t.iovs[:0], t.small[:0]
 	for i := 0; i < len(frames); messages++ {
 		n := s.run(frames[i:])
@@ -134,6 +135,31 @@ func appendIovec(iovs []unix.Iovec, b []byte) []unix.Iovec {
 	return iovs
 }
 
+// classPatience is how many more bursts of another traffic class than of the
+// socket's default make it the default.
+const classPatience = 32
+
+// learnClass makes the traffic class that most bursts start with the default. No
+// message may be prepared and not sent: its class would change.
+func (s *socket) learnClass(class uint8) {
+	if class == s.class {
+		s.otherClass = max(0, s.otherClass-1)
+		return
+	}
+	if s.otherClass++; s.otherClass < classPatience {
+		return
+	}
+	s.otherClass = 0
+	level, name := unix.IPPROTO_IP, unix.IP_TOS
+	if s.v6 {
+		level, name = unix.IPPROTO_IPV6, unix.IPV6_TCLASS
+	}
+	err := s.eachSender(func(fd int) error { return unix.SetsockoptInt(fd, level, name, int(class)) })
+	if err == nil {
+		s.class = class
+	}
+}
+
 // message fills message i: a run of n frames that starts with f.
 func (s *socket) message(i int, f *bth.Frame, iovs []unix.Iovec, n int) {
 	t := &s.tx
@@ -171,14 +197,14 @@ func (s *socket) setName(to *unix.RawSockaddrInet6, a netip.Addr) uint32 {
 // defaultHops is the hop limit of a packet whose path names none.
 const defaultHops = 64
 
-// control appends control messages for what differs from the socket's defaults:
-// any of them makes the kernel look up the route again.
+// control appends control messages for what differs from the socket's defaults,
+// which cost less.
 func (s *socket) control(b []byte, p *bth.Path) []byte {
 	level, tos, ttl := int32(unix.IPPROTO_IP), int32(unix.IP_TOS), int32(unix.IP_TTL)
 	if s.v6 {
 		level, tos, ttl = unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_HOPLIMIT
 	}
-	if p.TrafficClass != 0 {
+	if p.TrafficClass != s.class {
 		b = appendControl(b, level, tos, int32(p.TrafficClass))
 	}
 	if p.HopLimit != 0 && p.HopLimit != defaultHops {

@@ -28,6 +28,10 @@ type socket struct {
 	rx    receiveRing
 	tx    sendRing
 	from  []sender
+	// The traffic class of messages that do not name one, and how many more
+	// have had another of late.
+	class      uint8
+	otherClass int
 
 	groups []*groupSocket
 	next   int           // of groups, to receive from first
