@@ -15,7 +15,9 @@ type usage struct {
 }
 
 const (
-	heapRoom = 512 << 10 // what the heap may grow by after the warm-up
+	// What the heap may grow by after the warm-up: the engine keeps buffers for
+	// early packets, of 1.1 MiB at most, once it has needed them.
+	heapRoom = 1536 << 10
 	rssRoom  = 24 << 20
 )
 
