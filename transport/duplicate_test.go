@@ -62,6 +62,27 @@ func TestResponderDuplicateInMessageLeavesItAlone(t *testing.T) {
 	})
 }
 
+// A part of a READ that is asked for again, while the READ is being answered behind
+// it, does not cut that short.
+func TestResponderDuplicateReadLeavesTheAnswerInProgress(t *testing.T) {
+	play(t, setup{}, func(s *script) {
+		const packets = 100
+		s.hear(s.pkt(bth.ReadRequest, 0, nil, s.into(0, packets*256)))
+		s.burst.Reset()
+		s.e.Transmit(s.now, s.burst) // a part of it
+		part := len(s.burst.Frames())
+		if part == 0 || part == packets {
+			s.Fatalf("%d packets in one burst: the test needs another length", part)
+		}
+		s.hear(s.pkt(bth.ReadRequest, 3, nil, s.into(3*256, 2*256))) // 3 and 4 were lost
+		for k := part; k < packets; k++ {
+			s.want(at(k))
+		}
+		s.want(op(bth.ReadRespFirst), at(3), payload(s.data(3*256, 256)))
+		s.want(op(bth.ReadRespLast), at(4))
+	})
+}
+
 // IBA 9.7.5.1.1: a READ is executed again from memory, whole or a tail of it, and
 // starts with FIRST or ONLY.
 func TestResponderDuplicateReadIsExecutedAgain(t *testing.T) {

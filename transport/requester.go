@@ -366,7 +366,10 @@ func (e *Engine) moveOn(q *QP, w *qp.SendWQE, n int) {
 // standard lets it expire after up to four times its nominal value (IBA
 // 9.7.6.1.3); that room is used for repeated timeouts.
 func (r *requester) startAckTimer(now time.Duration, a *qp.Attr) {
-	r.ackTimer = never
+	r.ackTimer, r.earlyTimer = never, never
+	if r.rnrTimer != never { // the wait after an RNR NAK is no silence
+		return
+	}
 	r.startEarlyTimer(now)
 	if t := qp.AckTimeout(a.Timeout); t != 0 && r.una.Before(r.max) {
 		r.ackTimer = now + t<<min(r.timeouts, 2)

@@ -3,6 +3,7 @@ package transport_test
 import (
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/cq"
@@ -207,6 +208,29 @@ func TestRequesterRNRForAnEarlyPacket(t *testing.T) {
 		s.want(op(bth.SendOnly), at(2))
 		s.hear(s.ack(2))
 		s.wantSent(2, cq.Success)
+	})
+}
+
+// What the peer tells during the wait after an RNR NAK starts no timer, and does
+// not end the wait.
+func TestRequesterSelectiveACKInRNRWait(t *testing.T) {
+	play(t, setup{attr: func(a *qp.Attr) { a.Timeout, a.RetryCount = 8, 0 }}, func(s *script) {
+		s.agreed()
+		s.postSend(1, 0, 1)
+		s.postWrite(2, 0, 1)
+		s.want(at(1))
+		s.want(at(2))
+		s.hear(s.nak(1, bth.SyndromeRNR(20))) // 10.24 ms; the local ACK timeout is 1 ms
+		s.hear(s.sack(1, bth.NAKSequence, 1, 2))
+		s.pass(10 * time.Millisecond)
+		s.wantSilence()
+		s.pass(time.Millisecond)
+		s.want(op(bth.SendOnly), at(1))
+		s.wantCount(transport.LocalAckTimeout, 0)
+		s.hear(s.ack(2))
+		s.wantSent(1, cq.Success)
+		s.wantSent(2, cq.Success)
+		s.sent = nil
 	})
 }
 
