@@ -31,6 +31,10 @@ type cnpGaps struct {
 // the last one is long enough ago; otherwise the next marked packet after the
 // gap does. A CNP is never answered, nor is what arrives on a pair whose peer
 // has no rate to reduce.
+//
+// How much READ data is under way is up to who asks for it. So a controller here
+// that limits by a window is told of a marked response as of a CNP; the one at the
+// other end may limit the rate, or nothing.
 func (e *Engine) marked(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
 	if info.Transport == bth.CNPClass || !q.Type.Connected() {
 		return
@@ -41,6 +45,9 @@ func (e *Engine) marked(now time.Duration, q *QP, p *bth.Packet, info *bth.Info)
 	}
 	e.setNextCNP(q, now+e.cfg.CNP.Gap())
 	q.np.due, q.np.pkey = true, p.PKey
+	if info.Op == bth.OpReadResponse && q.ctl.Rate(now) == 0 {
+		q.ctl.Notified(now)
+	}
 }
 
 func (e *Engine) nextCNP(q *QP) time.Duration {

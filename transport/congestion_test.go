@@ -106,6 +106,46 @@ func TestCNPOnlyForWhatCounts(t *testing.T) {
 	})
 }
 
+// A window limits the READ data that it asks for, so it hears of marks on them: as
+// often as CNPs leave. A rate does not, and neither hears of marks on requests.
+func TestMarkedReadResponsesShrinkTheWindow(t *testing.T) {
+	play(t, setup{control: func() congestion.Controller { return congestion.NewAIMD(64) }}, func(s *script) {
+		data := s.data(8192, 4*256)
+		s.postRead(1, 0, len(data))
+		s.want(op(bth.ReadRequest))
+		for _, p := range s.respond(0, data) { // at one time
+			s.hearMarked(p)
+		}
+		s.want(op(bth.CNP))
+		s.wantSent(1, cq.Success)
+		if w := s.q.Flow(s.now).Window; w != 32 {
+			s.Errorf("window %d, want 32", w)
+		}
+		s.now += time.Millisecond
+		s.hearMarked(s.pkt(bth.WriteOnly, 0, fill(8), s.into(0, 8)))
+		s.want(op(bth.CNP))
+		if w := s.q.Flow(s.now).Window; w != 32 {
+			s.Errorf("window %d after a marked request, want 32", w)
+		}
+	})
+	play(t, setup{control: func() congestion.Controller {
+		f, err := congestion.ByName("dcqcn-paper", congestion.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f(256)
+	}}, func(s *script) {
+		s.postRead(1, 0, 10)
+		s.want(op(bth.ReadRequest))
+		s.hearMarked(s.resp(bth.ReadRespOnly, 0, fill(10)))
+		s.want(op(bth.CNP))
+		s.wantSent(1, cq.Success)
+		if r := s.q.Flow(s.now).Rate; r != congestion.DefaultLineRate {
+			s.Errorf("rate %v after a marked answer, want the line rate", r)
+		}
+	})
+}
+
 // The gap is kept per queue pair, per peer or per port.
 func TestCNPScope(t *testing.T) {
 	far := netip.MustParseAddr("192.0.2.3")

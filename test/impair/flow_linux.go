@@ -88,6 +88,9 @@ type end struct {
 	mem *verbs.MR
 }
 
+// settle is for what is on its way when the last message is complete.
+const settle = 20 * time.Millisecond
+
 var errStopped = errors.New("stopped")
 
 // run sends the traffic over the network. All payload is verified; an error says
@@ -153,6 +156,7 @@ func (n *network) run(t traffic) (o *outcome, err error) {
 	stop(errStopped)
 	running.Wait()
 	<-traced
+	time.Sleep(settle)
 	for i, f := range flows {
 		r := &o.flows[i]
 		r.messages, r.trace = f.done.Load(), f.trace

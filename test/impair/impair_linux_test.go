@@ -155,8 +155,8 @@ func checkCNPs(t *testing.T, o *outcome) {
 			t.Errorf("flow %d: %d CNPs sent, %d handled", i, f.receiver.CNPsSent, f.sender.CNPsHandled)
 		}
 	}
-	// One may have been on its way when the counting began or ended.
-	if sent := o.stats[0]["np_cnp_sent"]; seen+uint64(len(o.flows))+1 < sent || sent+uint64(len(o.flows))+1 < seen {
+	// The host's counting begins a moment before the switch's, and ends after it.
+	if sent := o.stats[0]["np_cnp_sent"]; seen > sent || seen < sent*9/10-4 {
 		t.Errorf("%d CNPs sent while it counted, the switch has seen %d", sent, seen)
 	}
 }
