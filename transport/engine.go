@@ -36,7 +36,8 @@ type Config struct {
 	MaxQP int
 	// Recovery says how losses are repaired.
 	Recovery Recovery
-	// PortMTU is the longest payload of a datagram, in bytes.
+	// PortMTU is the longest payload of a datagram, in bytes; SetPortMTU changes
+	// it.
 	PortMTU int
 	// PeerWindow is how many packets all RC pairs together may have unanswered at
 	// one peer: what fits into its socket buffer. 0 is no limit.
@@ -149,6 +150,10 @@ func (e *Engine) Destroy(q *QP) {
 
 // RandomPSN returns a number to start a sequence with.
 func (e *Engine) RandomPSN() bth.PSN { return bth.NewPSN(e.cfg.Random()) }
+
+// SetPortMTU changes the longest payload of a datagram. Requests that were posted
+// before are held to it as well.
+func (e *Engine) SetPortMTU(bytes int) { e.cfg.PortMTU = bytes }
 
 // Len returns the number of queue pairs.
 func (e *Engine) Len() int { return len(e.qps) }

@@ -378,8 +378,15 @@ func (d *Device) portChanged(c portChange) {
 
 // updateMTU takes over the MTU of the port.
 func (d *Device) updateMTU() {
-	if d.port.netMTU > 0 {
-		d.activeMTU.Store(int64(activeMTU(d.port.netMTU)))
+	if d.port.netMTU <= 0 {
+		return
+	}
+	mtu := activeMTU(d.port.netMTU)
+	d.activeMTU.Store(int64(mtu))
+	for _, s := range d.shards {
+		if s.engine != nil { // it is not, while the device is being opened
+			s.engine.SetPortMTU(mtu)
+		}
 	}
 }
 
@@ -412,7 +419,7 @@ func (d *Device) PortState() PortState { return d.QueryPort().State }
 // WR_FLUSH_ERR. Err and the events' Reason say why. Once the address is back,
 // reset the pairs and connect them again. UD pairs stay; what they send
 // meanwhile is lost. ActiveMTU follows the interface's MTU; pairs keep the path
-// MTU they have, and datagrams the limit from when the device was opened.
+// MTU they have, datagrams get the new limit.
 //
 // The address has gone away only when no interface has it any more. Those of
 // 127.0.0.0/8 are there as long as the loopback interface is up.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goroce/goroce/cq"
+	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
 	"github.com/goroce/goroce/transport"
 	"github.com/goroce/goroce/udp"
@@ -396,7 +397,37 @@ func TestDeviceActiveMTUFollowsInterface(t *testing.T) {
 		if got := f.ActiveMTU(); got != step.active {
 			t.Errorf("interface MTU %d: active MTU %d, want %d", step.net, got, step.active)
 		}
+		if got := f.longestDatagram(t); got != step.active {
+			t.Errorf("interface MTU %d: datagrams of %d bytes, want %d", step.net, got, step.active)
+		}
 	}
+}
+
+// longestDatagram returns how many bytes a UD pair may send at a time
+// (C10-93.1.1).
+func (f *fed) longestDatagram(t *testing.T) (most int) {
+	t.Helper()
+	mem, err := f.pd.RegisterMR(make([]byte, 8192), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{256, 257, 512, 513, 1024, 1025, 4096, 4097} {
+		q := f.pair(t, qp.UD)
+		if err := q.Activate(1); err != nil {
+			t.Fatal(err)
+		}
+		wr := qp.SendWR{Op: qp.Send, SGE: []mr.SGE{mem.SGE(0, n)}, AH: &qp.AddressVector{DGID: netip.MustParseAddr("198.18.0.9")}, RemoteQPN: 2, Flags: qp.Signaled}
+		if err := q.PostSend(&wr); err != nil {
+			t.Fatal(err)
+		}
+		var wc [1]cq.WC
+		for f.cq.Poll(wc[:]) == 0 {
+		}
+		if wc[0].Status == cq.Success {
+			most = n
+		}
+	}
+	return most
 }
 
 func TestDeviceSaysWhyItDoesNotWatch(t *testing.T) {

@@ -357,7 +357,7 @@ func TestPerfWrongUsage(t *testing.T) {
 		{"write_bw", "-D 4 -n 10", "-D and -n exclude each other"},
 		{"write_bw", "-a -s 4", "-a and -s exclude each other"},
 		{"write_bw", "-l 65", "--post_list is 65; it must be 1 to 64"},
-		{"write_bw", "-q 0", "--qp is 0; it must be 1 to 4096"},
+		{"write_bw", "-q 0", "--qp is 0; it must be 1 to 16384"},
 		{"write_bw", "a b", `"b" is one argument too many: write_bw takes one SERVER`},
 		{"write_bw", "host:1", "HOST takes no port"},
 	} {

@@ -76,7 +76,7 @@ var (
 var (
 	bandwidthSizes = []int{4 << 10, 64 << 10, 1 << 20, 8 << 20}
 	latencySizes   = []int{8, 64, 512, 4096}
-	queueCounts    = []int{1, 10, 100, 1000, 4000} // roce perf allows 4096
+	queueCounts    = []int{1, 10, 100, 1000, 10000}
 )
 
 // queueSize is the message of the cells with several queue pairs: small, so that

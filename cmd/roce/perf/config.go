@@ -93,7 +93,7 @@ type Config struct {
 const (
 	maxAllExponent = 23      // -a ends at 2^23 bytes
 	maxMemory      = 1 << 32 // bytes
-	MaxQPs         = 4096
+	MaxQPs         = 16384
 	MinIters       = 5
 	// maxPeakIters is how many messages are timed one by one, to find the peak;
 	// perftest has the same limit.
