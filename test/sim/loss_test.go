@@ -93,9 +93,12 @@ var chartDir = flag.String("chart", "", "directory to which TestLossGoodput writ
 // Goodput under random loss, of each way to repair it. The shares of Selective
 // are what the design promises; the others have to be near the model.
 func TestLossGoodput(t *testing.T) {
-	bytes, slack := 256<<20, .85
-	if testing.Short() {
+	bytes, slack := 96<<20, .8
+	switch {
+	case testing.Short():
 		bytes, slack = 32<<20, .7
+	case *chartDir != "":
+		bytes = 256 << 20
 	}
 	var points []lossPoint
 	for _, op := range lossOps {
