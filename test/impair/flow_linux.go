@@ -229,6 +229,9 @@ func newEnd(d *verbs.Device) (*end, error) {
 	return e, err
 }
 
+// patienceAfter is how long the last messages may take.
+const patienceAfter = 20 * time.Second
+
 // drive sends messages until ctx is done, and then waits for the last ones.
 func (f *flow) drive(ctx context.Context) error {
 	if f.index < len(f.traffic.starts) {
@@ -241,12 +244,14 @@ func (f *flow) drive(ctx context.Context) error {
 		}
 	}
 	var wcs [depth]cq.WC
-	patience, cancel := context.WithTimeout(context.Background(), f.traffic.warm+f.traffic.length+20*time.Second)
+	patience, cancel := context.WithTimeout(context.Background(), f.traffic.warm+f.traffic.length+patienceAfter)
 	defer cancel()
 	for done := uint64(0); done < posted; {
 		k, err := f.posts.cq.Wait(patience, wcs[:])
 		if err != nil {
-			return fmt.Errorf("flow %d after %d messages: %w", f.index, done, err)
+			st := f.posts.dev.Stats()
+			return fmt.Errorf("flow %d after %d messages: %w: %+v, %+v, %d completions wait, timeouts %d early, %d late", f.index, done, err,
+				f.posts.qp.Flow(), f.posts.qp.Stats(), f.posts.cq.Len(), st["early_timeout"], st["local_ack_timeout_err"])
 		}
 		for i := range wcs[:k] {
 			if err := f.check(&wcs[i], done); err != nil {
