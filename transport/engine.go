@@ -305,10 +305,12 @@ func (e *Engine) Transmit(now time.Duration, b *bth.Burst) {
 			return
 		}
 		more := e.transmit(now, q, b)
-		e.account(q)
 		if more {
 			e.ready.push(q)
+		} else {
+			e.turnOver(q)
 		}
+		e.account(q)
 		e.timers.set(q, q.deadline())
 	}
 }

@@ -10,12 +10,19 @@ import (
 // socket buffer. A thousand pairs with a window each would overflow it at once,
 // and every loss costs more than the wait for one's turn.
 //
-//	in flight: [ pair A ][ pair B ][ pair C ]   limit
-//	waiting:   D, E, F … go on as answers to the others make room
+//	in flight: [ pair A ][ pair B ][ pair C ]   promised: D   limit
+//	waiting:   E, F, G … go on in this order as answers to the others make room
+//
+// Who waits is passed by nobody: a READ that asks for more answers than one turn
+// would never find the room else, nor anybody while a pair whose packets are
+// answered one by one refills what it has freed. And a promise ends with the
+// next Transmit, used or not: whoever cannot send after all, in ERR or behind a
+// window of its own, does not keep the room from the next.
 type peer struct {
 	addr     netip.Addr
 	pairs    int // that refer to it
 	inFlight int // packets of all pairs, sent and unanswered
+	promised int // packets that pairs may send whose turn has come
 	waiting  fifoWaiting
 }
 
@@ -40,11 +47,12 @@ func (e *Engine) part(q *QP) {
 	if p == nil {
 		return
 	}
+	p.waiting.remove(q)
 	p.inFlight -= q.counted
-	q.counted, q.shared = 0, nil
+	p.promised -= q.promise
+	q.counted, q.promise, q.shared = 0, 0, nil
 	if p.pairs--; p.pairs == 0 {
 		delete(e.peers, p.addr)
-		p.inFlight = 0
 	}
 	e.admitWaiting(p)
 }
@@ -63,30 +71,56 @@ func (e *Engine) account(q *QP) {
 	more := n - q.counted
 	p.inFlight += more
 	q.counted = n
-	if more < 0 {
-		e.admitWaiting(p)
+	p.take(q, max(0, more))
+	e.admitWaiting(p)
+}
+
+// turnOver ends q's turn at its peer: it has sent all it could.
+func (e *Engine) turnOver(q *QP) {
+	if p := q.shared; p != nil {
+		p.take(q, q.promise)
 	}
 }
 
+// take ends the promise of n packets to q.
+func (p *peer) take(q *QP, n int) {
+	n = min(n, q.promise)
+	q.promise -= n
+	p.promised -= n
+}
+
 // admitWaiting makes pairs ready for which there is room again, a turn for each.
+// When nothing is under way the first goes on however much it needs.
 func (e *Engine) admitWaiting(p *peer) {
-	for room := e.cfg.PeerWindow - p.inFlight; room >= quota || p.pairs == 0; room -= quota {
-		q := p.waiting.pop()
-		if q == nil {
+	for q := p.waiting.first; q != nil; q = p.waiting.first {
+		turn, taken := max(q.needs, quota), p.inFlight+p.promised
+		if taken > 0 && taken+turn > e.cfg.PeerWindow {
 			return
 		}
+		p.waiting.remove(q)
+		q.promise = turn
+		p.promised += turn
 		e.ready.push(q)
 	}
 }
 
-// crowded reports that n more packets of q, which has inFlight, would not fit;
-// q then waits for its turn. A pair that is alone is never held up, and neither
-// is one whose packets in flight do not ask for an answer.
+// crowded reports that n more packets of q, which has inFlight, have to wait for
+// their turn. A pair that is alone is never held up.
 func (e *Engine) crowded(q *QP, inFlight, n int) bool {
 	p := q.shared
-	if p == nil || p.inFlight-q.counted+inFlight+n <= e.cfg.PeerWindow || p.inFlight == q.counted {
+	if p == nil {
 		return false
 	}
+	others := p.inFlight - q.counted + p.promised - q.promise
+	switch {
+	case inFlight-q.counted+n <= q.promise:
+		return false
+	case others == 0 && (inFlight == 0 || p.waiting.first == nil):
+		return false
+	case others+inFlight+n <= e.cfg.PeerWindow && p.waiting.first == nil:
+		return false
+	}
+	q.needs = n
 	p.waiting.push(q)
 	return true
 }
@@ -107,23 +141,29 @@ func (f *fifoWaiting) push(q *QP) {
 	if q.waits {
 		return
 	}
-	q.waits, q.nextWaiting = true, nil
+	q.waits, q.waitsBehind, q.waitsBefore = true, f.last, nil
 	if f.last == nil {
 		f.first = q
 	} else {
-		f.last.nextWaiting = q
+		f.last.waitsBefore = q
 	}
 	f.last = q
 }
 
-func (f *fifoWaiting) pop() *QP {
-	q := f.first
-	if q == nil {
-		return nil
+func (f *fifoWaiting) remove(q *QP) {
+	if !q.waits {
+		return
 	}
-	if f.first = q.nextWaiting; f.first == nil {
-		f.last = nil
+	before, behind := q.waitsBehind, q.waitsBefore
+	if before == nil {
+		f.first = behind
+	} else {
+		before.waitsBefore = behind
 	}
-	q.waits, q.nextWaiting = false, nil
-	return q
+	if behind == nil {
+		f.last = before
+	} else {
+		behind.waitsBehind = before
+	}
+	q.waits, q.waitsBehind, q.waitsBefore = false, nil, nil
 }

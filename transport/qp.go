@@ -38,8 +38,11 @@ type QP struct {
 
 	shared      *peer // RC past INIT: who it sends to
 	counted     int   // packets of it that the peer counts
-	waits       bool  // in the peer's queue
-	nextWaiting *QP
+	needs       int   // packets that have to fit before it goes on
+	promise     int   // packets that it may send although others wait
+	waits       bool  // in the peer's queue, between these
+	waitsBehind *QP
+	waitsBefore *QP
 	nextReady   *QP
 	sentAll     bool // in Engine.finished
 	wakeAt      time.Duration

@@ -126,7 +126,11 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	}
 	r.mustAsk = false
 	if inFlight := r.next.Sub(r.una); e.crowded(q, inFlight, n) {
-		if inFlight == 0 || !r.unasked(w, inFlight) {
+		if inFlight == 0 { // the wait for one's turn is no silence of the peer
+			r.ackTimer, r.earlyTimer = never, never
+			return false
+		}
+		if !r.unasked(w, inFlight) {
 			return false
 		}
 		r.mustAsk = true

@@ -60,6 +60,9 @@ type Net struct {
 	BadICRC uint64
 	// Recovery is how the hosts added from now on repair losses.
 	Recovery transport.Recovery
+	// PeerWindow is how many packets the pairs of a host added from now on may
+	// have unanswered at one peer, see transport.Config.
+	PeerWindow int
 }
 
 // Host is one engine with memory.
@@ -98,7 +101,7 @@ func (n *Net) AddHostWith(f congestion.Factory) *Host {
 	h.PD = h.Keys.NewDomain()
 	h.Engine = transport.New(transport.Config{
 		Local: h.Addr, SrcPorts: []uint16{bth.Port}, Random: n.rng.Uint32, MaxQP: 1 << 16, PortMTU: 4096,
-		Congestion: f, Recovery: n.Recovery,
+		Congestion: f, Recovery: n.Recovery, PeerWindow: n.PeerWindow,
 		OnEvent: func(e transport.Event) { h.Events = append(h.Events, e) },
 	})
 	n.hosts[h.Addr] = h
