@@ -24,7 +24,10 @@ const (
 // Delay is a window that grows while the network shows no congestion, and
 // heeds three signs of it, each at most once per round trip:
 //
-//   - A loss halves it.
+//   - A loss takes away what waits in queues: the window is set to what the path
+//     holds at the least round trip time, but at most halved. So losses by chance,
+//     on a path without queue, cost nothing. Losses in most of the rounds, or
+//     without an answer between two of them, are not by chance: they halve it.
 //   - A CNP cuts it by α/2, where α is the smoothed share of round trips with
 //     CNPs: the first one halves the window, lasting mild congestion costs little.
 //   - If even the fastest packet of two rounds, each a window long, took longer
@@ -47,6 +50,10 @@ type Delay struct {
 	alpha  float64
 	marked bool // a CNP came in this round
 
+	lossy float64 // smoothed share of rounds with losses
+	lost  bool    // one came in this round
+	acked int     // packets since the last loss
+
 	left    int           // packets until the round ends
 	least   time.Duration // shortest round trip of the round
 	samples int           // of the round
@@ -62,6 +69,8 @@ const (
 	minDelayWindow = 2 // CNPs come even with a single packet in flight
 	minQueueWindow = 64
 	roundsOver     = 2
+	lossyGain      = 1.0 / 8
+	mostlyLossy    = .8
 )
 
 // NewDelay returns a controller in its initial state.
@@ -96,6 +105,7 @@ func (d *Delay) Acked(now time.Duration, packets int, rtt time.Duration) {
 	if rtt > 0 {
 		d.sample(now, rtt)
 	}
+	d.acked += packets
 	if d.last <= d.target() {
 		d.grow(packets)
 	}
@@ -158,7 +168,11 @@ func (d *Delay) endRound() {
 	if d.marked {
 		d.alpha += alphaGain
 	}
-	d.marked, d.samples, d.left = false, 0, d.window
+	d.lossy -= d.lossy * lossyGain
+	if d.lost {
+		d.lossy += lossyGain
+	}
+	d.marked, d.lost, d.samples, d.left = false, false, 0, d.window
 }
 
 // cut sets the window after a sign of congestion.
@@ -166,13 +180,30 @@ func (d *Delay) cut(window int) {
 	d.window, d.fast, d.credit, d.over = window, window, 0, 0
 }
 
-// Lost halves the window.
+// Lost cuts the window to what the path holds, at most by half.
 func (d *Delay) Lost(now time.Duration) {
+	d.lost = true
 	if now < d.quiet {
 		return
 	}
 	d.quiet, d.delayed = now+d.smoothed, false
-	d.cut(max(min(minLossWindow, d.window), d.window/2))
+	window := d.window / 2
+	if d.lossy < mostlyLossy && d.acked > 0 {
+		window = max(window, d.held())
+	}
+	d.acked = 0
+	if window = max(min(minLossWindow, d.window), window); window < d.window {
+		d.cut(window)
+	}
+}
+
+// held returns how many packets the path holds without queue: the window, less
+// the share of the last round trip that is above the least one.
+func (d *Delay) held() int {
+	if d.last == 0 {
+		return 0
+	}
+	return int(float64(d.window) * min(1, float64(d.base.value())/float64(d.last)))
 }
 
 // Notified cuts the window by α/2.

@@ -37,20 +37,51 @@ func TestDelayStartsByDoubling(t *testing.T) {
 	wantWindow(t, d, 1000)
 }
 
-func TestDelayLossHalvesOncePerRoundTrip(t *testing.T) {
+// A loss takes away the queue and leaves what the path holds, but at most half
+// goes, and once per round trip.
+func TestDelayLossTakesTheQueueAway(t *testing.T) {
+	for _, row := range []struct {
+		rtt  time.Duration
+		want int
+	}{{100 * us, 256}, {125 * us, 204}, {160 * us, 160}, {200 * us, 128}, {1000 * us, 128}} {
+		d := congestion.NewDelay(congestion.DelayParams{Limit: 256, Initial: 256})
+		now := trip(d, trip(d, 0, 100*us), row.rtt)
+		d.Lost(now)
+		d.Lost(now + 50*us)
+		if got := d.Window(); got != row.want {
+			t.Errorf("round trip of %v: window %d, want %d", row.rtt, got, row.want)
+		}
+	}
+}
+
+// Losses that no answer separates, and losses in most rounds, halve the window
+// although nothing queues.
+func TestDelayLastingLossHalves(t *testing.T) {
 	d := congestion.NewDelay(congestion.DelayParams{Limit: 256, Initial: 256})
 	now := trip(d, 0, 100*us)
 	d.Lost(now)
-	d.Lost(now + 99*us)
-	d.Notified(now + 99*us)
-	wantWindow(t, d, 128)
-	now = trip(d, now, 100*us) // then one packet for each window
-	wantWindow(t, d, 129)
+	wantWindow(t, d, 256)
 	for range 10 {
 		now += time.Second
 		d.Lost(now)
 	}
 	wantWindow(t, d, 8)
+
+	d = congestion.NewDelay(congestion.DelayParams{Limit: 256, Initial: 256})
+	now = trip(d, 0, 100*us)
+	for k := range 100 { // every second round
+		if now = trip(d, now, 100*us); k%2 == 0 {
+			d.Lost(now)
+		}
+	}
+	wantWindow(t, d, 256)
+	for range 40 { // every round
+		now = trip(d, now, 100*us)
+		d.Lost(now)
+	}
+	if w := d.Window(); w > 32 {
+		t.Errorf("window %d after losses in 40 rounds", w)
+	}
 }
 
 // The first CNP halves the window; lasting ones with free round trips between
