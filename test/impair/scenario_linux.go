@@ -151,7 +151,7 @@ func (o *outcome) utilised(least float64) error {
 // fair checks flows that meet, against Jain's index and the use of the link.
 func (o *outcome) fair(jain, used float64) error {
 	if j := o.jain(); j < jain {
-		return fmt.Errorf("Jain's index is %.3f, want %.2f", j, jain)
+		return fmt.Errorf("fairness by Jain's index is %.3f, want %.2f", j, jain)
 	}
 	if q := o.sw.Ports[0].Queue.Mean; q > queueTarget {
 		return fmt.Errorf("the queue has %.0f bytes in the mean, want at most %d", q, queueTarget)
