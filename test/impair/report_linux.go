@@ -23,7 +23,7 @@ Real sockets, ECN bits and CNPs: goroce at both ends, in network namespaces of o
 them a switch in user space (test/impair) that loses, holds back and marks what crosses it. As root:
 
     go run ./test/impair -write docs    # renews this page, about %d minutes
-    go test ./test/impair -v            # holds nine tenths of the targets, about a minute
+    go test ./test/impair -v            # holds what a busy host reaches, about a minute
     go test ./test/impair -v -strict    # the targets
 
 **Preliminary**: these figures are from a host that other work shared (%d processors,
