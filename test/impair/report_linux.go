@@ -23,11 +23,11 @@ Real sockets, ECN bits and CNPs: goroce at both ends, in network namespaces of o
 them a switch in user space (test/impair) that loses, holds back and marks what crosses it. As root:
 
     go run ./test/impair -write docs    # renews this page, about %d minutes
-    go test ./test/impair -v            # holds nine tenths of the targets, about a minute
+    go test ./test/impair -v            # holds what a busy host reaches, about a minute
     go test ./test/impair -v -strict    # the targets
 
-**Preliminary**: these figures are from a host that other work shared (%d processors, %s). The
-ratios are what to look at.
+**Preliminary**: these figures are from a host that other work shared (%d processors,
+%s). The ratios are what to look at.
 
 ## Conditions
 
@@ -91,9 +91,10 @@ all above; what may not be marked is dropped there; the buffer ends at %d KB. Ta
 - **delay** is the default.
 - **dcqcn, slowed** has the published parameters of DCQCN with all times, the gap between CNPs as well,
   %d times as long, since a queue of Kmax takes that much longer here: 4 ms, where those parameters are
-  from 40 µs. The rise is 1 Mb/s, the least that there is, and the line rate that of the link. A paced sender that
-  was away from its processor makes up for 200 µs at most, so that a busy host leaves the link idle. In
-  a simulated fabric (package fabric, 2 and 4 flows, 0.6 ms) the same parameters use 0.996 and 0.997.
+  from 40 µs. The rise is 1 Mb/s, the least that there is, and the line rate that of the link. A
+  paced sender that was away from its processor makes up for 200 µs at most, so a busy host leaves
+  the link idle. In a simulated fabric (package fabric, 2 and 4 flows, 0.6 ms) the same parameters
+  use 0.996 and 0.997.
 - **dcqcn**, with the parameters of adapters, does not control such a link: it expects CNPs every few
   microseconds and forgets them as fast, a receiver in user space sends one for each burst that it
   takes, and a rise of 5 to 50 Mb/s each 300 µs is more than they take away.
