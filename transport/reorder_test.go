@@ -234,3 +234,13 @@ func TestResponderEarlyPacketsDoNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations for three early packets", n)
 	}
 }
+
+// A NAK that has not left when its packet comes is no NAK any more: what was
+// behind the gap has been kept, and the requester would send it again.
+func TestResponderGapFilledBeforeNAKLeaves(t *testing.T) {
+	play(t, setup{recovery: transport.Alone}, func(s *script) {
+		s.hear(s.pkt(bth.WriteOnly, 1, nil, asks), s.pkt(bth.WriteOnly, 2, nil, asks), s.pkt(bth.WriteOnly, 0, nil, asks))
+		s.wantACK(2, 3)
+		s.wantSilence()
+	})
+}

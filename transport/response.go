@@ -196,6 +196,12 @@ func (e *Engine) sendResponse(now time.Duration, q *QP, b *bth.Burst) bool {
 	}
 	switch v := u.at(0); v.kind {
 	case ackKind:
+		if e.cfg.Recovery != GoBackN && v.syndrome == bth.NAKSequence && v.psn.Before(q.rsp.expect) {
+			// Its packet has come meanwhile: it would make the requester go back
+			// for what was kept.
+			u.pop()
+			return e.sendResponse(now, q, b)
+		}
 		if q.rsp.selectively(v.syndrome) {
 			e.sendSelective(q, v, b)
 			u.pop()
