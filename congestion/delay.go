@@ -56,6 +56,7 @@ type Delay struct {
 
 	left    int           // packets until the round ends
 	least   time.Duration // shortest round trip of the round
+	before  time.Duration // and of the one before, 0 if there was none
 	samples int           // of the round
 	over    int           // rounds in a row above the target
 	delayed bool          // the last cut was for delay
@@ -172,6 +173,9 @@ func (d *Delay) endRound() {
 	if d.lost {
 		d.lossy += lossyGain
 	}
+	if d.samples > 0 {
+		d.before = d.least
+	}
 	d.marked, d.lost, d.samples, d.left = false, false, 0, d.window
 }
 
@@ -198,12 +202,17 @@ func (d *Delay) Lost(now time.Duration) {
 }
 
 // held returns how many packets the path holds without queue: the window, less
-// the share of the last round trip that is above the least one.
+// the share of the round trip time that is above the least one. It goes by the
+// fastest packets of the last rounds; the others tell of busy hosts.
 func (d *Delay) held() int {
-	if d.last == 0 {
+	rtt := d.before
+	if d.samples > 0 && (rtt == 0 || d.least < rtt) {
+		rtt = d.least
+	}
+	if rtt == 0 {
 		return 0
 	}
-	return int(float64(d.window) * min(1, float64(d.base.value())/float64(d.last)))
+	return int(float64(d.window) * min(1, float64(d.base.value())/float64(rtt)))
 }
 
 // Notified cuts the window by α/2.
