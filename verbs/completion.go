@@ -20,6 +20,8 @@ type CQ struct {
 	shared atomic.Bool
 	// armedAt is when Arm was called last: who waits for Ready is no driver.
 	armedAt atomic.Int64
+	// waiting are the calls of Wait that sleep, or are about to.
+	waiting atomic.Int32
 }
 
 // CreateCQ returns a completion queue for at least cqe completions.
@@ -83,19 +85,35 @@ func (c *CQ) take(wcs []cq.WC) int {
 func (c *CQ) Wait(ctx context.Context, wcs []cq.WC) (int, error) {
 	for {
 		if n := c.Poll(wcs); n > 0 {
-			if c.queue.Len() > 0 {
-				signal(c.ready) // for another waiter
-			}
+			c.passOn()
 			return n, nil
 		}
-		c.queue.Arm(false)
-		if c.queue.Len() > 0 {
-			continue
-		}
-		if err := c.block(ctx); err != nil {
+		if err := c.sleep(ctx); err != nil {
 			return 0, err
 		}
 	}
+}
+
+// passOn makes sure that the next completion ends somebody else's wait: the
+// notification that all of them had asked for may be gone.
+func (c *CQ) passOn() {
+	if c.waiting.Load() > 0 {
+		c.queue.Arm(false)
+	}
+	if c.queue.Len() > 0 {
+		signal(c.ready)
+	}
+}
+
+// sleep blocks until the next completion, unless one waits already.
+func (c *CQ) sleep(ctx context.Context) error {
+	c.waiting.Add(1) // before Arm: see passOn
+	defer c.waiting.Add(-1)
+	c.queue.Arm(false)
+	if c.queue.Len() > 0 {
+		return nil
+	}
+	return c.block(ctx)
 }
 
 // block waits for the next completion; the caller drives the shard meanwhile if

@@ -219,30 +219,32 @@ func TestLastMessageIsAcknowledgedByWhoLeaves(t *testing.T) {
 // is the one that drives it, and when several wait.
 func TestWaitEndsWithContextAndDevice(t *testing.T) {
 	for _, polled := range []bool{false, true} {
-		a, _ := openPair(t, loopback(verbs.Config{Polled: polled}), 64, verbs.ConnectConfig{})
-		errs := make(chan error, 4)
-		ctx, cancel := context.WithCancel(context.Background())
-		for _, ctx := range []context.Context{ctx, ctx, context.Background(), context.Background()} {
-			go func() {
-				_, err := a.cq.Wait(ctx, make([]cq.WC, 1))
-				errs <- err
-			}()
-		}
-		time.Sleep(20 * time.Millisecond)
-		cancel()
-		for range 2 {
-			if err := <-errs; !errors.Is(err, context.Canceled) {
-				t.Errorf("polled %v: %v", polled, err)
+		t.Run(fmt.Sprintf("polled %v", polled), func(t *testing.T) {
+			a, _ := openPair(t, loopback(verbs.Config{Polled: polled}), 64, verbs.ConnectConfig{})
+			errs := make(chan error, 4)
+			ctx, cancel := context.WithCancel(context.Background())
+			for _, ctx := range []context.Context{ctx, ctx, context.Background(), context.Background()} {
+				go func() {
+					_, err := a.cq.Wait(ctx, make([]cq.WC, 1))
+					errs <- err
+				}()
 			}
-		}
-		if err := a.dev.Close(); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			if err := <-errs; !errors.Is(err, verbs.ErrClosed) {
-				t.Errorf("polled %v: %v", polled, err)
+			time.Sleep(20 * time.Millisecond)
+			cancel()
+			for range 2 {
+				if err := <-errs; !errors.Is(err, context.Canceled) {
+					t.Errorf("polled %v: %v", polled, err)
+				}
 			}
-		}
+			if err := a.dev.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := <-errs; !errors.Is(err, verbs.ErrClosed) {
+					t.Errorf("polled %v: %v", polled, err)
+				}
+			}
+		})
 	}
 }
 
@@ -265,60 +267,62 @@ func TestWaitEndsWithFlush(t *testing.T) {
 // Several goroutines post to one queue pair and poll one completion queue.
 func TestManyPostersAndPollersShareOnePair(t *testing.T) {
 	for _, polled := range []bool{false, true} {
-		a, b := openPair(t, loopback(verbs.Config{Polled: polled}), 4096, verbs.ConnectConfig{})
-		if polled {
-			stop := make(chan struct{})
-			defer close(stop)
-			go func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-						b.dev.Poll()
-					}
-				}
-			}()
-		}
-		const posters, each = 4, 500
-		var wg sync.WaitGroup
-		done := make(chan int, posters)
-		for range posters {
-			wg.Go(func() {
-				for range each {
-					wr := qp.SendWR{Op: qp.RDMAWrite, SGE: []mr.SGE{a.mem.SGE(0, 8)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.Key(), Flags: qp.Signaled}
+		t.Run(fmt.Sprintf("polled %v", polled), func(t *testing.T) {
+			a, b := openPair(t, loopback(verbs.Config{Polled: polled}), 4096, verbs.ConnectConfig{})
+			if polled {
+				stop := make(chan struct{})
+				defer close(stop)
+				go func() {
 					for {
-						err := a.qp.PostSend(&wr)
-						if err == nil {
+						select {
+						case <-stop:
+							return
+						default:
+							b.dev.Poll()
+						}
+					}
+				}()
+			}
+			const posters, each = 4, 500
+			var wg sync.WaitGroup
+			done := make(chan int, posters)
+			for range posters {
+				wg.Go(func() {
+					for range each {
+						wr := qp.SendWR{Op: qp.RDMAWrite, SGE: []mr.SGE{a.mem.SGE(0, 8)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.Key(), Flags: qp.Signaled}
+						for {
+							err := a.qp.PostSend(&wr)
+							if err == nil {
+								break
+							}
+							if !errors.Is(err, qp.ErrQueueFull) {
+								t.Error(err)
+								return
+							}
+							time.Sleep(10 * time.Microsecond)
+						}
+					}
+				})
+			}
+			var got sync.Map
+			for range 2 {
+				go func() {
+					n, wcs := 0, make([]cq.WC, 8)
+					for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+						k := a.cq.Poll(wcs)
+						n += k
+						if v, _ := got.LoadOrStore("n", new(counter)); v.(*counter).add(k) == posters*each {
 							break
 						}
-						if !errors.Is(err, qp.ErrQueueFull) {
-							t.Error(err)
-							return
-						}
-						time.Sleep(10 * time.Microsecond)
 					}
-				}
-			})
-		}
-		var got sync.Map
-		for range 2 {
-			go func() {
-				n, wcs := 0, make([]cq.WC, 8)
-				for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-					k := a.cq.Poll(wcs)
-					n += k
-					if v, _ := got.LoadOrStore("n", new(counter)); v.(*counter).add(k) == posters*each {
-						break
-					}
-				}
-				done <- n
-			}()
-		}
-		wg.Wait()
-		if n := <-done + <-done; n != posters*each {
-			t.Errorf("polled %v: %d of %d completions", polled, n, posters*each)
-		}
+					done <- n
+				}()
+			}
+			wg.Wait()
+			if n := <-done + <-done; n != posters*each {
+				t.Errorf("polled %v: %d of %d completions", polled, n, posters*each)
+			}
+		})
 	}
 }
 

@@ -255,14 +255,14 @@ func (q *QP) Query() qp.Attr {
 // Stats returns what the pair knows of its connection: round trip times,
 // repairs of losses.
 func (q *QP) Stats() transport.QPStats {
-	q.sh.mu.Lock()
+	q.sh.lock()
 	defer q.sh.mu.Unlock()
 	return q.q.Stats()
 }
 
 // Flow returns how fast the pair may send now, and what it knows of congestion.
 func (q *QP) Flow() transport.FlowStats {
-	q.sh.mu.Lock()
+	q.sh.lock()
 	defer q.sh.mu.Unlock()
 	return q.q.Flow(q.dev.now())
 }
@@ -378,7 +378,8 @@ func (q *QP) Destroy() error {
 	if s.closed {
 		return ErrClosed
 	}
-	s.transmit(q.dev.now()) // an acknowledgement that was held back
+	now := q.dev.now()
+	s.transmit(now) // an acknowledgement that was held back
 	groups := s.engine.Groups(q.q)
 	s.engine.Destroy(q.q)
 	for _, g := range groups {
@@ -386,6 +387,7 @@ func (q *QP) Destroy() error {
 			_ = s.link.Leave(g)
 		}
 	}
+	s.after(now) // pairs that the room at the peer goes to
 	return nil
 }
 

@@ -106,9 +106,7 @@ func (s *shard) loop() {
 		var timeout time.Duration
 		var until int64
 		if idle {
-			timeout = s.idleFor()
-			until = int64(now + timeout)
-			s.sleeping.Store(until)
+			timeout, until = s.announceSleep(maxIdle)
 			s.asleep.Store(true)
 		}
 		s.mu.Unlock()
@@ -155,6 +153,19 @@ func (s *shard) idleFor() time.Duration {
 		return maxIdle
 	}
 	return max(0, min(maxIdle, at-s.dev.now()))
+}
+
+// announceSleep tells others until when the owner is going to sleep, at most for
+// limit, and returns for how long it may. A packet that another shard hands over
+// afterwards wakes it; one from before makes the sleep end at once.
+func (s *shard) announceSleep(limit time.Duration) (timeout time.Duration, until int64) {
+	timeout = min(limit, s.idleFor())
+	until = int64(s.dev.now() + timeout)
+	s.sleeping.Store(until)
+	if s.strays.pending() {
+		timeout = 0
+	}
+	return timeout, until
 }
 
 // drive does one round of work: a burst received, due timers, bursts sent. It
@@ -351,16 +362,11 @@ func (s *shard) bringUp() {
 // most for limit.
 func (s *shard) sleep(ready <-chan struct{}, limit time.Duration) {
 	s.mu.Lock()
-	timeout := min(limit, s.idleFor())
-	if s.closed || timeout <= 0 {
-		s.mu.Unlock()
-		return
-	}
+	timeout, until := s.announceSleep(limit)
 	s.heldIdle.Store(true)
-	until := int64(s.dev.now() + timeout)
-	s.sleeping.Store(until)
+	closed := s.closed
 	s.mu.Unlock()
-	if len(ready) == 0 {
+	if timeout > 0 && !closed && len(ready) == 0 {
 		s.link.Wait(timeout)
 	}
 	s.heldIdle.Store(false)

@@ -61,6 +61,9 @@ func (t *strays) take() []stray {
 
 // pending reports whether anything waits.
 func (t *strays) pending() bool {
+	if t.shards <= 1 {
+		return false
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.waiting) > 0
