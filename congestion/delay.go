@@ -37,8 +37,8 @@ const (
 //     DelayParams.Target and four times the least round trip time of the last
 //     seconds and its mean deviation.
 //
-// It starts small and doubles every round trip until the first such sign; then
-// it grows by one packet per window. While the last round trip time is above
+// It starts at DelayParams.Initial and doubles every round trip until the first
+// such sign; then it grows by one packet per window. While the last round trip time is above
 // the target it does not grow.
 type Delay struct {
 	p      DelayParams

@@ -26,7 +26,7 @@
 // whose length follows from MaxDestRDAtomic, results of atomics in a ring of
 // that size, early packets in buffers of a fixed number, and nothing is kept of a
 // packet that was refused. Every refused
-// packet rises a [Counter].
+// packet raises a [Counter].
 //
 // Clauses: IBA 9.7 (reliable service), 9.9 (errors), A17 (RoCEv2). What peers
 // do that the standard leaves open is noted where it matters.

@@ -345,7 +345,7 @@ func TestPerfWrongUsage(t *testing.T) {
 		{"send_bw", "-g 2", "--mcg: there is no multicast test here"},
 		{"write_bw", "--frobnicate", "unknown flag: --frobnicate"},
 		{"write_bw", "-c XRC", `-c is "XRC"; it must be RC, UC or UD`},
-		{"write_bw", "-c UD", "-c UD has no write: use RC"},
+		{"write_bw", "-c UD", "-c UD has no write: use RC or UC"},
 		{"read_bw", "-c UC", "-c UC has no read: use RC"},
 		{"atomic_bw", "-A SWAP", `-A is "SWAP"`},
 		{"atomic_bw", "-s 16", "an atomic has 8 bytes"},

@@ -139,6 +139,8 @@ func (c *Config) checkTest() error {
 	switch {
 	case c.Connection == qp.UC && t.Verb != Send && t.Verb != Write:
 		return fmt.Errorf("-c UC has no %s: use RC", verbNames[t.Verb])
+	case c.Connection == qp.UD && t.Verb == Write:
+		return errors.New("-c UD has no write: use RC or UC")
 	case c.Connection == qp.UD && t.Verb != Send:
 		return fmt.Errorf("-c UD has no %s: use RC", verbNames[t.Verb])
 	case c.Bidirectional && t.Latency:
