@@ -240,13 +240,18 @@ func (s *shard) posted(q *transport.QP, n int) {
 // after finishes a call that gave the engine work: send it now, and wake the
 // driver if it would sleep too long. The caller owns the shard.
 func (s *shard) after(now time.Duration) {
-	drained := s.transmit(now)
-	until := time.Duration(s.sleeping.Load())
+	s.wakeDriver(s.transmit(now))
+}
+
+// wakeDriver wakes the driver if it would sleep too long, or if not everything
+// is sent.
+func (s *shard) wakeDriver(drained bool) {
+	until := s.sleeping.Load()
 	if until == 0 {
 		return
 	}
-	if at, ok := s.engine.Deadline(); !drained || ok && at < until {
-		s.sleeping.Store(0)
+	if at, ok := s.engine.Deadline(); !drained || ok && int64(at) < until {
+		s.sleeping.CompareAndSwap(until, 0)
 		s.link.Wake()
 	}
 }
@@ -288,14 +293,18 @@ func (s *shard) pollOwned(c *CQ) bool {
 	if n >= bulk {
 		s.quietUntil = now + bulkPause
 	}
-	if !s.engine.Pending() {
-		return n > 0
+	drained := true
+	driver := s.dev.cfg.Polled || s.held.Load() || time.Duration(s.leased.Load()) > now
+	if s.engine.Pending() {
+		// The caller is likely to answer: what it posts goes out ahead of the
+		// acknowledgement. If it does not, it polls again, or the loop takes over.
+		s.engine.HoldACKs = driver && n > 0 && n <= few
+		drained = s.transmit(now)
+		s.engine.HoldACKs = false
 	}
-	// The caller is likely to answer: what it posts goes out ahead of the
-	// acknowledgement. If it does not, it polls again.
-	s.engine.HoldACKs = n > 0 && n <= few
-	drained := s.transmit(now)
-	s.engine.HoldACKs = false
+	if !driver { // somebody else sleeps, and does not know the timers that began
+		s.wakeDriver(drained)
+	}
 	return !drained || n > 0
 }
 
