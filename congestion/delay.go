@@ -38,8 +38,8 @@ const (
 //     seconds and its mean deviation.
 //
 // It starts at DelayParams.Initial and doubles every round trip until the first
-// such sign; then it grows by one packet per window. While the last round trip time is above
-// the target it does not grow.
+// such sign; then it grows by one packet per window. While the last round trip
+// time is above the target it does not grow.
 type Delay struct {
 	p      DelayParams
 	window int
