@@ -48,9 +48,6 @@ type window struct {
 // forever is the goal of a run that ends by the clock.
 const forever = math.MaxInt / 2
 
-// clockTick is how often a sleeper with a duration looks at the clock.
-const clockTick = 5 * time.Millisecond
-
 // maxStamps bounds the samples of a latency run with a duration.
 const maxStamps = 1 << 20
 
