@@ -35,7 +35,7 @@ func TestHostilePacketsAtTheSocket(t *testing.T) {
 			n = 50_000
 		}
 	}
-	v := openVictim(t)
+	v := openVictim(t, 1)
 	attacker, err := net.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 2, 2), Port: bth.Port}, &net.UDPAddr{IP: net.IPv4(127, 0, 2, 1), Port: bth.Port})
 	if err != nil {
 		t.Skipf("needs UDP port 4791 on 127.0.2.2: %v", err)
@@ -78,6 +78,7 @@ func TestHostilePacketsAtTheSocket(t *testing.T) {
 type victim struct {
 	dev  *verbs.Device
 	cq   *verbs.CQ
+	cqs  []*verbs.CQ // more, in other shards
 	qps  []*verbs.QP
 	mem  *verbs.MR
 	want []byte
@@ -85,8 +86,8 @@ type victim struct {
 	peer verbs.Endpoint
 }
 
-func openVictim(t *testing.T) *victim {
-	dev, err := verbs.Open(verbs.Config{Addr: netip.MustParseAddr("127.0.2.1")})
+func openVictim(t *testing.T, shards int) *victim {
+	dev, err := verbs.Open(verbs.Config{Addr: netip.MustParseAddr("127.0.2.1"), Shards: shards})
 	if err != nil {
 		t.Skipf("needs UDP port 4791 on 127.0.2.1: %v", err)
 	}
@@ -105,8 +106,15 @@ func openVictim(t *testing.T) *victim {
 	if v.mem, err = pd.RegisterMR(mem, mr.LocalWrite|mr.RemoteWrite|mr.RemoteRead|mr.RemoteAtomic); err != nil {
 		t.Fatal(err)
 	}
-	for range 8 {
-		q, err := pd.CreateQP(verbs.QPConfig{SendCQ: v.cq, RecvCQ: v.cq})
+	for i := range 8 {
+		c := v.cq
+		if i >= 4 && shards > 1 { // elsewhere
+			if c, err = dev.CreateCQ(1 << 10); err != nil {
+				t.Fatal(err)
+			}
+			v.cqs = append(v.cqs, c)
+		}
+		q, err := pd.CreateQP(verbs.QPConfig{SendCQ: c, RecvCQ: c})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +127,9 @@ func openVictim(t *testing.T) *victim {
 // revive reconnects the queue pairs that an invalid request has moved to ERR.
 func (v *victim) revive(t *testing.T) {
 	var wcs [64]cq.WC
-	for v.cq.Poll(wcs[:]) > 0 {
+	for _, c := range append(v.cqs, v.cq) {
+		for c.Poll(wcs[:]) > 0 {
+		}
 	}
 	for _, q := range v.qps {
 		if s := q.State(); s == qp.RTS {

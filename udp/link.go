@@ -34,7 +34,8 @@ type Link interface {
 	Leave(group netip.Addr) error
 	// Counters calls f with the name and value of each statistic.
 	Counters(f func(name string, value uint64))
-	// Close releases the link. No other call may be running or follow.
+	// Close releases the link. No other call may be running or follow, but for a
+	// Wake, which does nothing then.
 	Close() error
 }
 

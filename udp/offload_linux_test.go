@@ -170,6 +170,29 @@ func TestRefusedRunIsSentPacketByPacket(t *testing.T) {
 	}
 }
 
+// A run that fails for where it goes says nothing about runs to others: the
+// kernel gives the same error for both.
+func TestRunToBadAddressLeavesOffloadOn(t *testing.T) {
+	s, z := open(t, 1, Config{}), open(t, 2, Config{})
+	if s.info.GSO == 1 {
+		t.Skip("the kernel does not segment")
+	}
+	gso := s.info.GSO
+	b := bth.NewBurst(64, 4096)
+	bad := pathTo(s, z)
+	bad.Dst = netip.MustParseAddr("0.0.0.5") // "this network": EINVAL
+	good := pathTo(s, z)
+	fill(b, bad, repeat(3, 100)...)
+	fill(b, good, repeat(5, 100)...)
+	s.Send(b)
+	if s.info.GSO != gso {
+		t.Errorf("runs are now of %d packets, %d before", s.info.GSO, gso)
+	}
+	if s.stats[txErrors] != 3 || s.stats[txPackets] != 5 || s.stats[txFallback] != 0 {
+		t.Errorf("%d failed, want 3; %d sent, want 5; %d fallbacks", s.stats[txErrors], s.stats[txPackets], s.stats[txFallback])
+	}
+}
+
 func TestOffloadsAreSwitchedOffByEnvironment(t *testing.T) {
 	t.Setenv("GOROCE_GSO", "0")
 	t.Setenv("GOROCE_GRO", "0")

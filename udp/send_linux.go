@@ -53,10 +53,25 @@ func (s *socket) sendFrames(frames []bth.Frame) {
 		sent, err := s.sendRuns(frames, s.prepare(frames))
 		frames = frames[sent:]
 		if len(frames) > 0 && err != 0 {
-			s.stats[txFallback]++
-			s.info.GSO = 1
+			frames = frames[s.refused(frames):]
 		}
 	}
+}
+
+// refused finds out why the run that the frames start with was refused: the first
+// packet is sent alone. If that is refused too, the cause is where it goes, and
+// the whole run is lost; else runs are. It returns how many frames are done with.
+func (s *socket) refused(frames []bth.Frame) int {
+	n, gso, failed := s.run(frames), s.info.GSO, s.stats[txErrors]
+	s.info.GSO = 1
+	s.sendRuns(frames[:1], s.prepare(frames[:1]))
+	if s.stats[txErrors] == failed {
+		s.stats[txFallback]++
+		return 1
+	}
+	s.info.GSO = gso
+	s.stats[txErrors] += uint64(n - 1)
+	return n
 }
 
 // prepare seals frames and fills the ring with them, grouped in runs. It

@@ -205,9 +205,7 @@ func (s *socket) Close() error {
 		}
 	}
 	for i := range s.bells {
-		if s.bells[i].fd >= 0 {
-			_ = unix.Close(s.bells[i].fd)
-		}
+		s.bells[i].close()
 	}
 	if s.fd < 0 {
 		return nil
@@ -218,7 +216,8 @@ func (s *socket) Close() error {
 // bell wakes one of those who wait on the link: the event loop, or a caller that
 // takes its place. One that both listened to would be heard by either.
 type bell struct {
-	fd    int // eventfd
+	mu    sync.Mutex // who rings may come late: see close
+	fd    int        // eventfd
 	taken atomic.Bool
 	rung  atomic.Bool
 	fds   []unix.PollFd
@@ -260,8 +259,26 @@ func (s *socket) Wake() {
 		b := &s.bells[i]
 		b.rung.Store(true)
 		if b.taken.Load() && b.rung.Swap(false) {
-			one := [8]byte{1}
-			_, _ = unix.Write(b.fd, one[:])
+			b.ring()
 		}
+	}
+}
+
+func (b *bell) ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if one := [8]byte{1}; b.fd >= 0 {
+		_, _ = unix.Write(b.fd, one[:])
+	}
+}
+
+// close ends the bell. A Wake may still be under way, of a context that ended or
+// another shard: it must not write into whatever gets the number next.
+func (b *bell) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fd >= 0 {
+		_ = unix.Close(b.fd)
+		b.fd = -1
 	}
 }

@@ -81,10 +81,11 @@ func (c *CQ) take(wcs []cq.WC) int {
 }
 
 // Wait polls until there is at least one completion, ctx is done, or the device
-// is closed. Several goroutines may wait.
+// is closed. Several goroutines may wait. Without room in wcs it takes nothing and
+// returns 0 once there is a completion.
 func (c *CQ) Wait(ctx context.Context, wcs []cq.WC) (int, error) {
 	for {
-		if n := c.Poll(wcs); n > 0 {
+		if n := c.Poll(wcs); n > 0 || len(wcs) == 0 && c.queue.Len() > 0 {
 			c.passOn()
 			return n, nil
 		}

@@ -358,3 +358,73 @@ func stressFor(t *testing.T) time.Duration {
 	}
 	return 1500 * time.Millisecond
 }
+
+// A timer that a caller has started is watched when that caller goes away,
+// however it had driven the device before: nothing but the timer repairs the loss
+// of a lone packet.
+func TestTimersOfCallersThatLeaveAreWatched(t *testing.T) {
+	lossy, err := udp.ParseFaults("drop p=15%")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wcs [4]cq.WC
+	pollTimes := func(c *verbs.CQ, n int) {
+		for range n {
+			c.Poll(nil)
+		}
+	}
+	wait := func(c *verbs.CQ, d time.Duration) {
+		ctx, cancel := context.WithTimeout(context.Background(), d)
+		defer cancel()
+		_, _ = c.Wait(ctx, nil) // takes nothing
+	}
+	ways := map[string]func(c *verbs.CQ, post func()){
+		"posts only":          func(_ *verbs.CQ, post func()) { post() },
+		"polled before":       func(c *verbs.CQ, post func()) { pollTimes(c, 50); post() },
+		"polls a little more": func(c *verbs.CQ, post func()) { pollTimes(c, 50); post(); pollTimes(c, 5) },
+		"waited before":       func(c *verbs.CQ, post func()) { wait(c, 100*time.Microsecond); post() },
+		"waits a little more": func(c *verbs.CQ, post func()) { post(); wait(c, 50*time.Microsecond) },
+		"armed before":        func(c *verbs.CQ, post func()) { c.Arm(false); post() },
+		"arms afterwards":     func(c *verbs.CQ, post func()) { pollTimes(c, 50); post(); c.Arm(false) },
+		"while another waits": func(c *verbs.CQ, post func()) {
+			var wg sync.WaitGroup
+			ctx, cancel := context.WithCancel(context.Background())
+			wg.Go(func() { _, _ = c.Wait(ctx, nil) })
+			pollTimes(c, 3)
+			post()
+			cancel()
+			wg.Wait()
+		},
+	}
+	for _, shards := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
+			c := verbs.Config{Shards: shards, Faults: lossy, FaultSeed: 5}
+			cfg := [2]verbs.Config{c, c}
+			cfg[0].Addr, cfg[1].Addr = netip.MustParseAddr("127.0.12.3"), netip.MustParseAddr("127.0.12.4")
+			a, b := openPair(t, cfg, 64, verbs.ConnectConfig{Timeout: 8})
+			for name, way := range ways {
+				for round := range 15 {
+					if a.qp.State() == qp.Err { // seven losses in a row are possible
+						t.Skip("the connection has ended")
+					}
+					started := time.Now()
+					way(a.cq, func() {
+						err := a.qp.PostSend(&qp.SendWR{Op: qp.RDMAWrite, Flags: qp.Signaled, SGE: []mr.SGE{a.mem.SGE(0, 8)}, RemoteAddr: b.mem.Addr(), RKey: b.mem.Key()})
+						if err != nil {
+							t.Fatal(err)
+						}
+					})
+					for a.cq.Len() == 0 {
+						if time.Sleep(100 * time.Microsecond); time.Since(started) > 5*time.Second {
+							t.Fatalf("%s, round %d: nobody watches the timer: %v", name, round, a.dev.Stats())
+						}
+					}
+					a.cq.Poll(wcs[:])
+				}
+			}
+			if n := a.dev.Stats()["local_ack_timeout_err"] + a.dev.Stats()["early_timeout"]; n == 0 {
+				t.Error("no timer has expired")
+			}
+		})
+	}
+}
