@@ -53,7 +53,7 @@ func pairRoce(t *tool, c cell, s site, port int, e extent) (command, command) {
 		test = roceOps[c.Op] + "_lat"
 		options = append(options, "-n", strconv.Itoa(e.latencies))
 	case queues: // a number: each queue pair has to get its turn
-		options = append(options, "-n", strconv.Itoa(max(5, e.queued/c.QPs)))
+		options = append(options, "-n", strconv.Itoa(max(5, e.queued/c.QPs)), "-t", strconv.Itoa(queueDepth(c.QPs)))
 	default:
 		if c.Events {
 			options = append(options, "-n", strconv.Itoa(max(5, 4*e.bytes/c.Size)))
@@ -70,6 +70,10 @@ func pairRoce(t *tool, c cell, s site, port int, e extent) (command, command) {
 	base := append([]string{t.program, "perf", test}, options...)
 	return command{args: join(base, "-d", s.server)}, command{args: join(base, "-d", s.client, s.server)}
 }
+
+// queueDepth is how many requests each of several queue pairs has under way: as many
+// as usual, but all together no more than fit a processor's cache.
+func queueDepth(pairs int) int { return max(2, min(128, 16384/pairs)) }
 
 func pairFloor(t *tool, c cell, s site, port int, e extent) (command, command) {
 	test := "stream"
