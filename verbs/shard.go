@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -265,8 +266,15 @@ func (s *shard) poll(c *CQ) bool {
 	}
 	busy := !s.closed && s.pollOwned(c)
 	s.mu.Unlock()
+	if !busy && oneProcessor {
+		yieldThread() // what is waited for needs the processor
+	}
 	return busy
 }
+
+// oneProcessor: whoever looks for packets without pause keeps their sender from
+// running.
+var oneProcessor = runtime.NumCPU() == 1
 
 func (s *shard) pollOwned(c *CQ) bool {
 	now := s.dev.now()

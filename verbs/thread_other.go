@@ -6,3 +6,6 @@ import "runtime"
 
 // lockLoopThread gives the calling goroutine a thread of its own.
 func lockLoopThread() { runtime.LockOSThread() }
+
+// yieldThread lets other goroutines run.
+func yieldThread() { runtime.Gosched() }
