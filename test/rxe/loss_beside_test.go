@@ -24,9 +24,9 @@ const (
 
 var besideOptions = fmt.Sprintf("-s %d -n %d -t 8 -Q 1 -m 1024 -u 14", besideMessage, besideMessages)
 
-// besideAllowance is what goroce may have less than rxe. The medians of three runs of one
-// and the same case differ by as much here: which packets are lost is a matter of chance,
-// and guests and tests share the host's processors.
+// besideAllowance is what goroce may have less than rxe. Single runs of one case
+// differ by a factor of three here, so a tenth between medians says nothing: which packets
+// are lost is a matter of chance, and guests and tests share the host's processors.
 const besideAllowance = .9
 
 // besideLosses are in percent, each way.
