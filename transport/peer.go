@@ -13,9 +13,9 @@ import (
 //	in flight: [ pair A ][ pair B ][ pair C ]   promised: D   limit
 //	waiting:   E, F, G … go on in this order as answers to the others make room
 //
-// Who waits is passed by nobody: a READ that asks for more answers than one turn
-// would never find the room else, nor anybody while a pair whose packets are
-// answered one by one refills what it has freed. And a promise ends with the
+// Who waits longest is passed by no more packets than the limit: a READ that asks
+// for more answers than one turn would never find the room else, nor anybody while
+// a pair whose packets are answered one by one refills what it has freed. And a promise ends with the
 // next Transmit, used or not: whoever cannot send after all, in ERR or behind a
 // window of its own, does not keep the room from the next.
 type peer struct {
@@ -23,6 +23,7 @@ type peer struct {
 	pairs    int // that refer to it
 	inFlight int // packets of all pairs, sent and unanswered
 	promised int // packets that pairs may send whose turn has come
+	passed   int // packets sent past the first that waits
 	waiting  fifoWaiting
 }
 
@@ -46,6 +47,9 @@ func (e *Engine) part(q *QP) {
 	p := q.shared
 	if p == nil {
 		return
+	}
+	if p.waiting.first == q {
+		p.passed = 0
 	}
 	p.waiting.remove(q)
 	p.inFlight -= q.counted
@@ -98,6 +102,7 @@ func (e *Engine) admitWaiting(p *peer) {
 			return
 		}
 		p.waiting.remove(q)
+		p.passed = 0
 		q.promise = turn
 		p.promised += turn
 		e.ready.push(q)
@@ -115,9 +120,12 @@ func (e *Engine) crowded(q *QP, inFlight, n int) bool {
 	switch {
 	case inFlight-q.counted+n <= q.promise:
 		return false
-	case others == 0 && (inFlight == 0 || p.waiting.first == nil):
+	case others == 0 && inFlight == 0:
 		return false
-	case others+inFlight+n <= e.cfg.PeerWindow && p.waiting.first == nil:
+	case (others == 0 || others+inFlight+n <= e.cfg.PeerWindow) && p.passed < e.cfg.PeerWindow:
+		if p.waiting.first != nil {
+			p.passed += n
+		}
 		return false
 	}
 	q.needs = n
