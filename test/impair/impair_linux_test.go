@@ -32,6 +32,9 @@ var shared = sync.OnceValues(func() (*network, error) {
 
 func needNetwork(t *testing.T) *network {
 	t.Helper()
+	if raceDetector {
+		t.Skip("needs the speed that a program has without the race detector")
+	}
 	n, err := shared()
 	if err != nil {
 		t.Skipf("needs network namespaces, veth interfaces and packet sockets: %v", err)

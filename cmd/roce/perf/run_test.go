@@ -45,6 +45,9 @@ func runBoth(t *testing.T, c Config) {
 // A run of ten times as many messages may not allocate more. Only the bandwidth tests
 // tell: in a latency test the device's event loop goes to sleep with each message.
 func TestMessagesAllocateNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates")
+	}
 	for v := Send; v <= Atomic; v++ {
 		for _, events := range []bool{false, true} {
 			name := verbNames[v]

@@ -1,0 +1,6 @@
+//go:build race
+
+package perf
+
+// raceDetector: the test runs several times slower, and allocates more.
+const raceDetector = true
