@@ -228,12 +228,31 @@ func (b *bells) ring() {
 	}
 }
 
+// missed reports that a bell rang that nobody listens to. It may have been meant
+// for who has bell i, which was heard by who had it before.
+func (b *bells) missed(i int) bool {
+	for k := range b {
+		if k == i || b[k].taken.Load() {
+			continue
+		}
+		select {
+		case <-b[k].rung:
+			return true
+		default:
+		}
+	}
+	return false
+}
+
 func (b *bells) wait(timeout time.Duration) {
 	i := 0
 	for i < len(b)-1 && !b[i].taken.CompareAndSwap(false, true) {
 		i++
 	}
 	defer b[i].taken.Store(false)
+	if b.missed(i) {
+		return
+	}
 	if timeout < 0 {
 		<-b[i].rung
 		return

@@ -231,7 +231,7 @@ func (s *socket) Wait(timeout time.Duration) {
 		b.taken.Store(true)
 	}
 	defer b.taken.Store(false)
-	if b.rung.Swap(false) {
+	if b.rung.Swap(false) || s.missed(b) {
 		return
 	}
 	s.pollMu.Lock()
@@ -250,6 +250,17 @@ func (s *socket) Wait(timeout time.Duration) {
 		var count [8]byte
 		_, _ = unix.Read(b.fd, count[:])
 	}
+}
+
+// missed reports that a bell rang that nobody listens to. It may have been meant
+// for the caller, whose own was heard by who had it before.
+func (s *socket) missed(mine *bell) bool {
+	for i := range s.bells {
+		if b := &s.bells[i]; b != mine && !b.taken.Load() && b.rung.Swap(false) {
+			return true
+		}
+	}
+	return false
 }
 
 // Wake implements Link. A bell whose owner sleeps is rung; one that nobody
