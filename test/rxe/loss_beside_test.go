@@ -40,7 +40,7 @@ var besideLosses = []string{"0", "0.1", "1", "3"}
 // loss is that of the first guest.
 func TestLossBesideRXE(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a quarter of an hour")
+		t.Skip("left out by -short: takes a quarter of an hour")
 	}
 	l := requireLab(t)
 	b := &beside{first: l, second: l.bootSecond(t)}

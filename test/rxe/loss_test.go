@@ -17,7 +17,7 @@ import (
 // show what a way is worth. Run it with -v.
 func TestLossGoodput(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes minutes")
+		t.Skip("left out by -short: takes minutes")
 	}
 	l := requireLab(t)
 	for _, percent := range []string{"0", "0.1", "1", "3"} {
