@@ -155,7 +155,7 @@ func Open(c Config) (*Device, error) {
 	random := newRandom()
 	d.keys = mr.NewTable(c.MaxMR, random)
 	if c.CNP == (congestion.NotificationPoint{}) {
-		c.CNP = congestion.NotificationFor(c.CongestionName)
+		d.cfg.CNP = congestion.NotificationFor(c.CongestionName)
 	}
 	if d.cfg.Congestion == nil {
 		d.cfg.Congestion, _ = d.CongestionByName(c.CongestionName)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goroce/goroce/congestion"
 	"github.com/goroce/goroce/cq"
 	"github.com/goroce/goroce/mr"
 	"github.com/goroce/goroce/qp"
@@ -64,5 +65,28 @@ func TestLonePollLeavesNothingUndone(t *testing.T) {
 				a.c.take(wcs[:])
 			}
 		})
+	}
+}
+
+// Without a notification point of its own a device has the one that goes with its
+// controller.
+func TestNotificationPointGoesWithTheController(t *testing.T) {
+	own := congestion.NotificationPoint{MinTimeBetweenCNPs: time.Millisecond}
+	for _, row := range []struct {
+		name        string
+		given, want congestion.NotificationPoint
+	}{{"dcqcn", congestion.NotificationPoint{}, congestion.Mlx5NP}, {"", congestion.NotificationPoint{}, congestion.NotificationPoint{}}, {"dcqcn", own, own}} {
+		l, err := udp.NewSwitch().Link(netip.MustParseAddr("198.18.0.1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := Open(Config{Link: l, CongestionName: row.name, CNP: row.given})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.cfg.CNP != row.want {
+			t.Errorf("%q with %+v: %+v, want %+v", row.name, row.given, d.cfg.CNP, row.want)
+		}
+		_ = d.Close()
 	}
 }
