@@ -348,16 +348,15 @@ func (d *Device) Poll() bool {
 func (d *Device) Sync() { d.own(func() {}) }
 
 // own runs f as the owner of all shards, unless the device is closed.
-func (d *Device) own(f func()) error {
-	for _, s := range d.shards {
-		s.lock()
-		defer s.mu.Unlock()
-	}
-	if d.shards[0].closed {
-		return ErrClosed
-	}
-	f()
-	return nil
+func (d *Device) own(f func()) (err error) {
+	d.ownAlways(func() {
+		if d.shards[0].closed {
+			err = ErrClosed
+			return
+		}
+		f()
+	})
+	return err
 }
 
 // ownAlways is own on a closed device, too.
@@ -387,10 +386,7 @@ func (d *Device) raise(e transport.Event) {
 		d.eventsLost++
 	}
 	d.evMu.Unlock()
-	select {
-	case d.eventReady <- struct{}{}:
-	default:
-	}
+	signal(d.eventReady)
 }
 
 // Event returns the next asynchronous event. It blocks until there is one, ctx
@@ -446,74 +442,6 @@ func (d *Device) isClosed() bool {
 		return false
 	}
 }
-
-// wait drives the shard until a signal comes, ctx is done, or the device is
-// closed. Where another caller does that already, it waits for that one's
-// signal.
-func (s *shard) wait(ctx context.Context, ready <-chan struct{}) error {
-	if !s.hold() {
-		return s.waitBehind(ctx, ready)
-	}
-	defer s.release()
-	wake, began := false, s.dev.now()
-	for {
-		select {
-		case <-ready:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-s.dev.stop:
-			return ErrClosed
-		default:
-		}
-		if s.poll(nil) {
-			s.spin.met(s.dev.now() - began)
-			began = s.dev.now()
-			continue
-		}
-		if s.dev.now()-began < s.spin.budget() {
-			continue
-		}
-		if !wake && ctx.Done() != nil {
-			wake = true
-			defer context.AfterFunc(ctx, s.link.Wake)()
-		}
-		s.sleep(ready, maxHeldSleep(s.dev))
-	}
-}
-
-// maxHeldSleep bounds the sleep of a waiting caller: a polled device has no one
-// else to look for news of the port.
-func maxHeldSleep(d *Device) time.Duration {
-	if d.cfg.Polled {
-		return watchEvery
-	}
-	return maxIdle
-}
-
-// waitBehind waits while another caller drives the shard; it looks now and then
-// whether that one has gone.
-func (s *shard) waitBehind(ctx context.Context, ready <-chan struct{}) error {
-	t := time.NewTicker(lookEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ready:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-s.dev.stop:
-			return ErrClosed
-		case <-t.C:
-			if !s.held.Load() {
-				return nil // look again, and perhaps take over
-			}
-		}
-	}
-}
-
-// lookEvery is how often a caller looks whether it should drive the shard.
-const lookEvery = time.Millisecond
 
 func signal(c chan struct{}) {
 	select {

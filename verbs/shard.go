@@ -276,32 +276,41 @@ func (s *shard) poll(c *CQ) bool {
 // running.
 var oneProcessor = runtime.NumCPU() == 1
 
+// renewLease notes a poll of c, if that is given: who polls in a loop is taken for
+// the driver. Where there is no loop, whoever posts will poll.
+func (s *shard) renewLease(now time.Duration, c *CQ) {
+	inLoop := now-s.lastPoll < lease && (c == nil || !c.eventful(now))
+	s.lastPoll = now
+	switch {
+	case s.dev.cfg.Polled:
+		s.leased.Store(1)
+		return
+	case !inLoop:
+		return
+	}
+	s.bringUp()
+	if now-time.Duration(s.leased.Load()) > -lease/2 {
+		s.leased.Store(int64(now + lease))
+	}
+	if now-s.armed > rearmAfter {
+		s.armed = now
+		s.guard.arm(guardAfter)
+	}
+}
+
+// pollOwned is poll for the owner.
 func (s *shard) pollOwned(c *CQ) bool {
 	now := s.dev.now()
-	if s.dev.cfg.Polled {
-		s.leased.Store(1) // there is no loop: whoever posts will poll
-		if s.index == 0 {
-			s.dev.pollWatch(now)
-		}
-	} else if now-s.lastPoll < lease && (c == nil || !c.eventful(now)) {
-		s.bringUp()
-		if now-time.Duration(s.leased.Load()) > -lease/2 {
-			s.leased.Store(int64(now + lease))
-		}
-		if now-s.armed > rearmAfter {
-			s.armed = now
-			s.guard.arm(guardAfter)
+	if s.dev.cfg.Polled && s.index == 0 {
+		s.dev.pollWatch(now)
+	}
+	s.renewLease(now, c)
+	n, drained := 0, true
+	if now >= s.quietUntil {
+		if n = s.receive(now); n >= bulk {
+			s.quietUntil = now + bulkPause
 		}
 	}
-	s.lastPoll = now
-	if now < s.quietUntil {
-		return s.engine.Pending() && !s.transmit(now)
-	}
-	n := s.receive(now)
-	if n >= bulk {
-		s.quietUntil = now + bulkPause
-	}
-	drained := true
 	driver := s.dev.cfg.Polled || s.held.Load() || time.Duration(s.leased.Load()) > now
 	if s.engine.Pending() {
 		// The caller is likely to answer: what it posts goes out ahead of the
@@ -327,73 +336,3 @@ const (
 // few is how many packets may arrive in one poll for it to leave
 // acknowledgements to the next call.
 const few = 2
-
-// handBack ends the lease of a caller that goes to sleep without waiting here.
-func (s *shard) handBack() {
-	if s.leased.Load() == 0 || s.dev.cfg.Polled {
-		return
-	}
-	s.lock()
-	defer s.mu.Unlock()
-	s.leased.Store(0)
-	s.lastPoll = 0
-	if !s.closed && !s.held.Load() {
-		s.guard.arm(1)
-	}
-}
-
-// hold makes the caller the driver for as long as it waits. It fails when
-// another caller is already.
-func (s *shard) hold() bool {
-	return s.held.CompareAndSwap(false, true)
-}
-
-// release ends hold. The caller is likely to poll, post or wait again at once;
-// the loop looks a little later.
-func (s *shard) release() {
-	if !s.dev.cfg.Polled {
-		s.mu.Lock()
-		now := s.dev.now()
-		s.leased.Store(int64(now + lease))
-		s.lastPoll, s.armed = now, now
-		s.held.Store(false)
-		if !s.closed {
-			s.guard.arm(guardAfter)
-		}
-		s.mu.Unlock()
-		s.bringUp()
-		return
-	}
-	s.held.Store(false)
-}
-
-// bringUp makes a loop that still waits on the link stand by: it does not know
-// the timers that a caller has started meanwhile.
-func (s *shard) bringUp() {
-	if s.asleep.Load() {
-		s.link.Wake()
-	}
-}
-
-// sleep blocks a holder until packets arrive, a timer is due, or it is woken, at
-// most for limit.
-func (s *shard) sleep(ready <-chan struct{}, limit time.Duration) {
-	s.mu.Lock()
-	timeout, until := s.announceSleep(limit)
-	s.heldIdle.Store(true)
-	closed := s.closed
-	s.mu.Unlock()
-	if timeout > 0 && !closed && len(ready) == 0 {
-		s.link.Wait(timeout)
-	}
-	s.heldIdle.Store(false)
-	s.sleeping.CompareAndSwap(until, 0)
-}
-
-// wakeHolder wakes a caller that sleeps in a wait: what it waits for may have
-// happened without a packet.
-func (s *shard) wakeHolder() {
-	if s.heldIdle.Load() {
-		s.link.Wake()
-	}
-}
