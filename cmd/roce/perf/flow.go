@@ -91,7 +91,6 @@ func (f *flow) goalMessages() int64 {
 // prepare fills in the work requests of a lane.
 func (e *end) prepare(l *lane, f *flow) {
 	c := &e.cfg
-	from := e.source(l.index)
 	wr := qp.SendWR{RemoteAddr: l.remote.vaddr, RKey: l.remote.rkey}
 	switch c.Test.Verb {
 	case Send:
@@ -106,11 +105,7 @@ func (e *end) prepare(l *lane, f *flow) {
 			wr.CompareAdd = 1
 		}
 	}
-	if c.Inline >= f.size && (wr.Op == qp.Send || wr.Op == qp.RDMAWrite) {
-		wr.Inline = e.mem.Bytes()[from : from+f.size]
-	} else {
-		wr.SGE = []mr.SGE{e.mem.SGE(from, f.size)}
-	}
+	e.carry(&wr, e.source(l.index), f.size)
 	if c.Connection == qp.UD {
 		wr.AH, wr.RemoteQPN, wr.RemoteQKey = &l.av, l.remote.qpn, udQKey
 	}
@@ -118,6 +113,19 @@ func (e *end) prepare(l *lane, f *flow) {
 		l.list[i] = wr
 	}
 	l.recv = qp.RecvWR{ID: recvBit | uint64(l.index)<<laneShift, SGE: []mr.SGE{e.mem.SGE(e.target(l.index), e.area)}}
+}
+
+// carry makes a request carry, or fetch into, n bytes of the memory from an offset
+// on.
+func (e *end) carry(wr *qp.SendWR, from, n int) {
+	switch {
+	case e.cfg.Inline >= n && (wr.Op == qp.Send || wr.Op == qp.RDMAWrite):
+		wr.Inline = e.mem.Bytes()[from : from+n]
+	case wr.SGE == nil:
+		wr.SGE = []mr.SGE{e.mem.SGE(from, n)}
+	default:
+		wr.SGE[0] = e.mem.SGE(from, n) // a post copies it
+	}
 }
 
 // A work request's ID names its lane, its number within the run from 1 on, and

@@ -16,20 +16,46 @@ func (f *flow) sendLatency() error { return f.pingPong(f.e.client, f.awaitMessag
 
 // writeLatency writes to and fro; here the server's goes first. The last byte of
 // each message is its number: who finds it in memory knows that the message is
-// there.
+// there. Messages leave from two places in turn: the peer may have answered one
+// that is not acknowledged yet, and so must not be changed.
 func (f *flow) writeLatency() error {
-	e := f.e
-	to, from := e.target(0)+f.size-1, e.source(0)+f.size-1
-	spot, keep := &e.mem.Bytes()[to], e.mem.Bytes()[from]
-	defer func() { e.mem.Bytes()[from] = keep }() // the next size has its own last byte
+	e, l := f.e, f.e.lanes[0]
+	mem := e.mem.Bytes()
+	from := [2]int{e.source(0), e.spare()}
+	copy(mem[from[1]:], mem[from[0]:from[0]+f.size])
+	last := from[0] + f.size - 1
+	defer func(b byte) { mem[last] = b }(mem[last]) // the next size has its own last byte
+	spot := &mem[e.target(0)+f.size-1]
 	await := func(want int) (bool, error) { return f.awaitByte(spot, want) }
-	mark := func(count int) { e.mem.Bytes()[from] = byte(count) }
+	mark := func(count int) (bool, error) {
+		if over, err := f.awaitSent(l, count-2); over || err != nil {
+			return over, err
+		}
+		at := from[count%2]
+		mem[at+f.size-1] = byte(count)
+		e.carry(&l.list[0], at, f.size)
+		return false, nil
+	}
 	return f.pingPong(!e.client, await, mark)
+}
+
+// awaitSent waits until so many requests of a lane are acknowledged, or the time
+// is over.
+func (f *flow) awaitSent(l *lane, count int) (over bool, err error) {
+	for l.done < count {
+		if err := f.reap(); err != nil {
+			return false, err
+		}
+		if f.e.cfg.Duration > 0 && l.done < count && f.over(count) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // pingPong sends and awaits messages in turn. mark, if not nil, is called before
 // each is posted.
-func (f *flow) pingPong(first bool, await func(want int) (over bool, err error), mark func(count int)) error {
+func (f *flow) pingPong(first bool, await, mark func(count int) (over bool, err error)) error {
 	l := f.e.lanes[0]
 	for count := 1; !f.over(count - 1); count++ {
 		if !first {
@@ -38,7 +64,9 @@ func (f *flow) pingPong(first bool, await func(want int) (over bool, err error),
 			}
 		}
 		if mark != nil {
-			mark(count)
+			if over, err := mark(count); over || err != nil {
+				return err
+			}
 		}
 		f.acknowledge()
 		f.stampSend()

@@ -99,6 +99,9 @@ type lane struct {
 func (e *end) source(i int) int { return i * e.area }
 func (e *end) target(i int) int { return (len(e.lanes) + i) * e.area }
 
+// spare is a second source for the first lane: see writeLatency.
+func (e *end) spare() int { return 2 * len(e.lanes) * e.area }
+
 func (e *end) run(ctx context.Context) error {
 	e.ctx = ctx
 	if err := e.meet(); err != nil {
@@ -220,13 +223,17 @@ func (e *end) compareTerms() error {
 func (e *end) create() (err error) {
 	c := &e.cfg
 	e.area = e.roundUp(max(c.largest()+c.grh(), e.cycle))
-	if need := 2 * int64(c.QPs) * int64(e.area); need > maxMemory || need > math.MaxInt {
+	areas := 2 * c.QPs
+	if c.Test.Latency && c.Test.Verb == Write {
+		areas++ // spare
+	}
+	if need := int64(areas) * int64(e.area); need > maxMemory || need > math.MaxInt {
 		return fmt.Errorf("-q %d queue pairs with messages of %d bytes need %d MiB of memory, more than %d: use fewer or smaller ones",
 			c.QPs, c.largest(), need>>20, int64(maxMemory)>>20)
 	}
 	e.pd = e.dev.AllocPD()
 	access := mr.LocalWrite | mr.RemoteWrite | e.access()
-	if e.mem, err = e.pd.RegisterMR(pageAligned(2*c.QPs*e.area), access); err != nil {
+	if e.mem, err = e.pd.RegisterMR(pageAligned(areas*e.area), access); err != nil {
 		return err
 	}
 	if e.cq, err = e.dev.CreateCQ(c.QPs*(c.TxDepth+c.RxDepth) + 64); err != nil {

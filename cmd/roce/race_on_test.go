@@ -1,6 +1,0 @@
-//go:build race
-
-package main
-
-// raceDetector: the test runs several times slower, and allocates more.
-const raceDetector = true
