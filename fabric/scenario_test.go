@@ -15,7 +15,7 @@ func TestScenarios(t *testing.T) {
 	for _, sc := range fabric.Scenarios() {
 		t.Run(sc.Name, func(t *testing.T) {
 			if testing.Short() && !quick[sc.Name] {
-				t.Skip("long")
+				t.Skip("left out by -short: takes up to half a minute")
 			}
 			t.Parallel()
 			r, err := sc.Run(t.Context(), fabric.Options{Seed: *seed})

@@ -91,7 +91,7 @@ func newRunAttacker(t *testing.T) *runAttacker {
 			port = bth.Port
 		}
 		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 2, byte(2 + i/2*10)}}); err != nil {
-			t.Skip(err)
+			t.Skipf("needs UDP port %d on 127.0.2.%d: %v", port, 2+i/2*10, err)
 		}
 		at, err := unix.Getsockname(fd)
 		if err != nil {

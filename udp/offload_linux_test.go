@@ -175,7 +175,7 @@ func TestRefusedRunIsSentPacketByPacket(t *testing.T) {
 func TestRunToBadAddressLeavesOffloadOn(t *testing.T) {
 	s, z := open(t, 1, Config{}), open(t, 2, Config{})
 	if s.info.GSO == 1 {
-		t.Skip("the kernel does not segment")
+		t.Skip("the kernel has no segmentation offload for UDP")
 	}
 	gso := s.info.GSO
 	b := bth.NewBurst(64, 4096)

@@ -312,7 +312,7 @@ func TestPerfEndsWithTheContext(t *testing.T) {
 func TestPerfStrayConnectionDoesNotEndAServer(t *testing.T) {
 	port := freePort(t)
 	server := startRoce(t.Context(), "perf", "write_bw", "-d", perfServer, "-p", port, "-n", "5")
-	stray := dialPerf(t, port)
+	stray := dialPerf(t, port, server)
 	_, _ = stray.Write([]byte("GET /"))
 	stray.Close()
 	c := runRoce(t, nil, "perf", "write_bw", "-d", perfClient, "-p", port, "-n", "5", perfServer)
@@ -323,15 +323,22 @@ func TestPerfStrayConnectionDoesNotEndAServer(t *testing.T) {
 	}
 }
 
-func dialPerf(t *testing.T, port string) net.Conn {
+// dialPerf connects to a perf server that may still be starting.
+func dialPerf(t *testing.T, port string, server <-chan result) net.Conn {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		c, err := net.Dial("tcp", net.JoinHostPort(perfServer, port))
 		if err == nil {
 			return c
 		}
+		select {
+		case r := <-server:
+			skipWithoutPort(t, r)
+			t.Fatalf("the server has ended: %+v", r)
+		default:
+		}
 		if time.Now().After(end) {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 	}
 }

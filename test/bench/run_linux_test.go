@@ -80,7 +80,7 @@ func testRunner() *runner {
 func buildFloor(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("builds a program: not with -short")
+		t.Skip("left out by -short: builds a program")
 	}
 	out := filepath.Join(t.TempDir(), "floor")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -184,7 +184,7 @@ func checkCNPs(t *testing.T, o *outcome) {
 func TestFlowsWithoutControlFillTheQueue(t *testing.T) {
 	n := needNetwork(t)
 	if testing.Short() {
-		t.Skip("takes two seconds")
+		t.Skip("left out by -short: takes two seconds")
 	}
 	o := try(t, n, incast(qp.RDMAWrite, 4, uncontrolled, length), anything)
 	if p := o.sw.Ports[0]; p.DroppedRED == 0 || p.Queue.P99 < kmax*9/10 || p.Marked != 0 {

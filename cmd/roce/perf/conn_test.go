@@ -14,7 +14,7 @@ func pipe(t *testing.T, ctx context.Context, wait time.Duration) (*conn, net.Con
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.7.1:0")
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("needs a TCP port on 127.0.7.1: %v", err)
 	}
 	defer l.Close()
 	peer, err := net.Dial("tcp", l.Addr().String())

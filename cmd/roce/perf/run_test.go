@@ -28,7 +28,7 @@ func runBoth(t *testing.T, c Config) {
 	} {
 		dev, err := verbs.Open(verbs.Config{Addr: netip.MustParseAddr(side.addr)})
 		if err != nil {
-			t.Skip(err)
+			t.Skipf("needs UDP port 4791 on %s: %v", side.addr, err)
 		}
 		defer dev.Close()
 		side.host.Open = func(net.Conn) (*verbs.Device, error) { return dev, nil }
