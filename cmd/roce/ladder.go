@@ -84,7 +84,7 @@ func (d *demoPair) showLadder(ctx context.Context, out io.Writer) error {
 	_, err := fmt.Fprintln(out, "\nPSN: each request packet has the next number; a READ takes one for each packet of\n"+
 		"its answer. AckReq asks for an acknowledgement, which covers all earlier packets.\n"+
 		"[n]: bytes of payload. A packet that is lost leaves a gap in the PSNs; the receiver\n"+
-		"asks for it once (NAK), or the sender's timer expires.")
+		"asks for it (NAK), or the sender's timer expires.")
 	return err
 }
 
