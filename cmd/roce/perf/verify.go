@@ -293,13 +293,10 @@ func (e *end) compareLate(got []byte, seed uint64) (complete bool, err error) {
 	}
 }
 
-// look copies what the peer may still be writing; see load.
-//
-//go:norace
-//go:noinline
+// look copies what the peer may still be writing.
 func look(into, from []byte) {
-	for i, b := range from {
-		into[i] = b
+	for i := range from {
+		into[i] = load(&from[i])
 	}
 }
 
