@@ -447,13 +447,13 @@ func (l *faulty) announce() {
 
 // Wait implements Link. It returns when a held packet is due; the next Receive
 // lets that go.
-func (l *faulty) Wait(timeout time.Duration) {
+func (l *faulty) Wait(who Waiter, timeout time.Duration) {
 	if due := time.Duration(l.due.Load()); due != never {
 		if left := max(0, due-l.clock()); timeout < 0 || left < timeout {
 			timeout = left
 		}
 	}
-	l.Link.Wait(timeout)
+	l.Link.Wait(who, timeout)
 }
 
 // faultCounter names one statistic of a faulty link.

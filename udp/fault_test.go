@@ -55,10 +55,10 @@ func parsed(raw []byte) bth.Packet {
 	return p
 }
 
-func (w *wire) Wait(d time.Duration)          { w.waits = append(w.waits, d) }
-func (w *wire) Wake()                         { w.wakes++ }
-func (w *wire) Counters(func(string, uint64)) {}
-func (w *wire) Close() error                  { return nil }
+func (w *wire) Wait(_ Waiter, d time.Duration) { w.waits = append(w.waits, d) }
+func (w *wire) Wake()                          { w.wakes++ }
+func (w *wire) Counters(func(string, uint64))  {}
+func (w *wire) Close() error                   { return nil }
 
 // rig is a faulty link on a wire, with a clock that the test moves.
 type rig struct {
@@ -425,7 +425,7 @@ func TestFaultDelayIsReleasedByTime(t *testing.T) {
 		if got := psns(r.pass(d, middles(4)...)); got != "0 3" {
 			t.Errorf("%v: at once %s, want 0 3", d, got)
 		}
-		if r.link.Wait(time.Hour); r.wire.waits[0] != 2*time.Millisecond {
+		if r.link.Wait(ForLoop, time.Hour); r.wire.waits[0] != 2*time.Millisecond {
 			t.Errorf("%v: waited for %v, want 2ms", d, r.wire.waits[0])
 		}
 		if r.wire.wakes == 0 {
@@ -439,11 +439,11 @@ func TestFaultDelayIsReleasedByTime(t *testing.T) {
 		if got := psns(r.pass(d, middles(1)...)); got != "2 0" {
 			t.Errorf("%v: after 2 ms: %s, want 2 0", d, got)
 		}
-		if r.link.Wait(-1); r.wire.waits[1] != 3*time.Millisecond {
+		if r.link.Wait(ForLoop, -1); r.wire.waits[1] != 3*time.Millisecond {
 			t.Errorf("%v: waited for %v, want 3ms", d, r.wire.waits[1])
 		}
 		r.clock.Store(int64(time.Second))
-		if r.link.Wait(-1); r.wire.waits[2] != 0 {
+		if r.link.Wait(ForLoop, -1); r.wire.waits[2] != 0 {
 			t.Errorf("%v: waited for %v, want 0", d, r.wire.waits[2])
 		}
 		r.wire.sent = nil
@@ -454,7 +454,7 @@ func TestFaultDelayIsReleasedByTime(t *testing.T) {
 		if s := psns(got); s != "1" {
 			t.Errorf("%v: after a second: %s, want 1", d, s)
 		}
-		if r.link.Wait(-1); r.wire.waits[3] != -1 {
+		if r.link.Wait(ForLoop, -1); r.wire.waits[3] != -1 {
 			t.Errorf("%v: waited for %v with nothing held", d, r.wire.waits[3])
 		}
 		if n := r.counter("fault_delayed"); n != 2 {

@@ -24,9 +24,10 @@ type Link interface {
 	// few milliseconds.
 	Send(b *bth.Burst)
 	// Wait returns when datagrams can be received, after Wake, or when timeout
-	// has passed; a negative timeout is none.
-	Wait(timeout time.Duration)
-	// Wake ends a Wait, or the next one if none is running.
+	// has passed; a negative timeout is none. At most one call for each Waiter
+	// may be running.
+	Wait(who Waiter, timeout time.Duration)
+	// Wake ends the Wait of each Waiter, or its next one if none is running.
 	Wake()
 	// Join makes the link receive the datagrams of a multicast group, Leave ends
 	// that. Groups are counted: each Join needs its Leave.
@@ -38,6 +39,16 @@ type Link interface {
 	// Wake, which does nothing then.
 	Close() error
 }
+
+// Waiter is who may wait on a link. Each has a doorbell of its own: one that both
+// listened to would be heard by either.
+type Waiter int
+
+const (
+	ForLoop   Waiter = iota // the event loop
+	ForCaller               // a caller that takes its place
+	waiters
+)
 
 // Info describes a link.
 type Info struct {

@@ -189,78 +189,49 @@ func (b *inbox) take(c *counters) []bth.Datagram {
 const defaultHopLimit = 64
 
 // Wait implements Link.
-func (b *inbox) Wait(timeout time.Duration) {
+func (b *inbox) Wait(who Waiter, timeout time.Duration) {
 	b.mu.Lock()
 	waiting := b.tail > b.head
 	b.mu.Unlock()
 	if waiting || timeout == 0 {
 		return
 	}
-	b.bells.wait(timeout)
+	b.bells.wait(who, timeout)
 }
 
 // Wake implements Link.
 func (b *inbox) Wake() { b.bells.ring() }
 
-// bells wake those who wait on a link: the event loop, and a caller that takes
-// its place. Each has a bell of its own, since one that both listened to would
-// be heard by either.
-type bells [2]struct {
-	taken atomic.Bool
-	rung  chan struct{}
-}
+// bells wake those who wait on a link.
+type bells [waiters]chan struct{}
 
 func newBells() *bells {
 	b := new(bells)
 	for i := range b {
-		b[i].rung = make(chan struct{}, 1)
+		b[i] = make(chan struct{}, 1)
 	}
 	return b
 }
 
 // ring ends the waits that are running, and the next one of each bell.
 func (b *bells) ring() {
-	for i := range b {
+	for _, rung := range b {
 		select {
-		case b[i].rung <- struct{}{}:
+		case rung <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// missed reports that a bell rang that nobody listens to. It may have been meant
-// for who has bell i, which was heard by who had it before.
-func (b *bells) missed(i int) bool {
-	for k := range b {
-		if k == i || b[k].taken.Load() {
-			continue
-		}
-		select {
-		case <-b[k].rung:
-			return true
-		default:
-		}
-	}
-	return false
-}
-
-func (b *bells) wait(timeout time.Duration) {
-	i := 0
-	for i < len(b)-1 && !b[i].taken.CompareAndSwap(false, true) {
-		i++
-	}
-	defer b[i].taken.Store(false)
-	if b.missed(i) {
-		return
-	}
+func (b *bells) wait(who Waiter, timeout time.Duration) {
 	if timeout < 0 {
-		<-b[i].rung
+		<-b[who]
 		return
 	}
 	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
-	case <-b[i].rung:
+	case <-b[who]:
 	case <-t.C:
 	}
 }

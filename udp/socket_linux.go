@@ -21,7 +21,7 @@ import (
 type socket struct {
 	info  Info
 	fd    int
-	bells [2]bell
+	bells [waiters]bell
 	zone  uint32
 	v6    bool
 	stats counters
@@ -49,7 +49,7 @@ func openNative(c Config) (Link, error) {
 
 // openSocket opens one link; shared, others may have the same address.
 func openSocket(c Config, shared bool) (*socket, error) {
-	s := &socket{info: Info{Addr: c.Addr, Kind: "socket"}, fd: -1, bells: [2]bell{{fd: -1}, {fd: -1}}, v6: c.Addr.Is6()}
+	s := &socket{info: Info{Addr: c.Addr, Kind: "socket"}, fd: -1, bells: [waiters]bell{{fd: -1}, {fd: -1}}, v6: c.Addr.Is6()}
 	if err := s.open(c, shared); err != nil {
 		s.Close()
 		return nil, err
@@ -213,8 +213,7 @@ func (s *socket) Close() error {
 	return unix.Close(s.fd)
 }
 
-// bell wakes one of those who wait on the link: the event loop, or a caller that
-// takes its place. One that both listened to would be heard by either.
+// bell wakes one of those who wait on the link.
 type bell struct {
 	mu    sync.Mutex // who rings may come late: see close
 	fd    int        // eventfd
@@ -224,14 +223,11 @@ type bell struct {
 }
 
 // Wait implements Link.
-func (s *socket) Wait(timeout time.Duration) {
-	b := &s.bells[0]
-	if !b.taken.CompareAndSwap(false, true) {
-		b = &s.bells[1]
-		b.taken.Store(true)
-	}
+func (s *socket) Wait(who Waiter, timeout time.Duration) {
+	b := &s.bells[who]
+	b.taken.Store(true)
 	defer b.taken.Store(false)
-	if b.rung.Swap(false) || s.missed(b) {
+	if b.rung.Swap(false) {
 		return
 	}
 	s.pollMu.Lock()
@@ -250,17 +246,6 @@ func (s *socket) Wait(timeout time.Duration) {
 		var count [8]byte
 		_, _ = unix.Read(b.fd, count[:])
 	}
-}
-
-// missed reports that a bell rang that nobody listens to. It may have been meant
-// for the caller, whose own was heard by who had it before.
-func (s *socket) missed(mine *bell) bool {
-	for i := range s.bells {
-		if b := &s.bells[i]; b != mine && !b.taken.Load() && b.rung.Swap(false) {
-			return true
-		}
-	}
-	return false
 }
 
 // Wake implements Link. A bell whose owner sleeps is rung; one that nobody

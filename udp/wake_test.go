@@ -21,14 +21,18 @@ func TestWakeIsForEachOfTwoThatWait(t *testing.T) {
 	}
 	for name, l := range links {
 		t.Run(name, func(t *testing.T) {
-			for range 3 {
-				l.Wait(0) // what was left behind
-			}
-			l.Wake()
-			for k := range 2 {
+			for _, order := range [][]Waiter{{ForLoop, ForCaller}, {ForCaller, ForLoop}} {
+				for range 2 {
+					l.Wait(ForLoop, 0) // what was left behind
+					l.Wait(ForCaller, 0)
+				}
+				l.Wake()
+				for range 2 { // one that comes again takes nothing from the other
+					l.Wait(order[0], 50*time.Millisecond)
+				}
 				start := time.Now()
-				if l.Wait(2 * time.Second); time.Since(start) > time.Second {
-					t.Errorf("wait %d slept through the wake-up", k+1)
+				if l.Wait(order[1], 2*time.Second); time.Since(start) > time.Second {
+					t.Errorf("%v slept through the wake-up, which came before %v waited twice", order[1], order[0])
 				}
 			}
 		})

@@ -318,6 +318,7 @@ const closeStep = 50 * time.Microsecond
 
 // shut marks the device closed; the caller owns all shards.
 func (d *Device) shut() {
+	close(d.stop) // before a loop wakes: see takeOver
 	for _, s := range d.shards {
 		s.transmit(d.now()) // acknowledgements that were held back
 		s.closed = true
@@ -325,7 +326,16 @@ func (d *Device) shut() {
 			s.guard.arm(1)
 		}
 	}
-	close(d.stop)
+}
+
+// closing reports whether Close was called.
+func (d *Device) closing() bool {
+	select {
+	case <-d.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 // now returns the device's time.

@@ -21,36 +21,11 @@ func TestLonePollLeavesNothingUndone(t *testing.T) {
 			if lose != "" && err != nil {
 				t.Fatal(err)
 			}
-			var ends [2]struct {
-				d *Device
-				c *CQ
-				q *QP
-				m *MR
-			}
-			for i := range ends {
-				e := &ends[i]
-				cfg := Config{Addr: netip.AddrFrom4([4]byte{127, 0, 1, byte(3 + i)})}
-				if i == 0 {
-					cfg.Faults = rules
-				}
-				if e.d, err = Open(cfg); err != nil {
-					t.Skipf("needs UDP port 4791 on loopback: %v", err)
-				}
-				defer e.d.Close()
-				pd := e.d.AllocPD()
-				e.c, _ = e.d.CreateCQ(64)
-				e.q, _ = pd.CreateQP(QPConfig{SendCQ: e.c, RecvCQ: e.c})
-				e.m, _ = pd.RegisterMR(make([]byte, 64), mr.LocalWrite|mr.RemoteWrite)
-			}
-			for i := range ends {
-				if err := ends[i].q.Connect(ends[1-i].q.Local(), ConnectConfig{Access: mr.RemoteWrite, Timeout: 10}); err != nil {
-					t.Fatal(err)
-				}
-			}
+			ends := twoEnds(t, [2]Config{{Faults: rules}}, ConnectConfig{Timeout: 10})
 			a, b := &ends[0], &ends[1]
 			var wcs [4]cq.WC
 			for round := range 30 {
-				time.Sleep(3 * time.Millisecond) // the loops are asleep, leases over
+				time.Sleep(5 * time.Millisecond) // the loops are asleep, leases over
 				wr := qp.SendWR{Op: qp.RDMAWrite, SGE: []mr.SGE{a.m.SGE(0, 8)}, RemoteAddr: b.m.Addr(), RKey: b.m.Key(), Flags: qp.Signaled}
 				if err := a.q.PostSend(&wr); err != nil {
 					t.Fatal(err)

@@ -31,10 +31,8 @@ type shard struct {
 	// What is posted behind many unanswered packets, while a caller polls, is not
 	// sent at once: the next poll, or the loop, sends it with what gathers.
 	deferred int
-	// Until when a caller is taken for the driver: it polled a moment ago. The
-	// loop stands by meanwhile and looks again when that time has passed.
-	leased   atomic.Int64
-	lastPoll time.Duration
+	// While it lasts, a caller drives, and the loop stands by.
+	lease lease
 	// Until when a caller that polls leaves the link alone.
 	quietUntil time.Duration
 	// A caller that waits on a completion queue drives until it returns. spin is
@@ -44,16 +42,17 @@ type shard struct {
 	heldIdle atomic.Bool // and is asleep
 	asleep   atomic.Bool // the loop waits on the link
 	guard    *guard      // wakes the loop when no caller drives any more
-	armed    time.Duration
 
 	sleeping  atomic.Int64  // until when the driver sleeps, as a Duration; 0 awake
 	loopEnded chan struct{} // nil without a loop
 }
 
 func newShard(d *Device, index int, link udp.Link) *shard {
-	return &shard{
+	s := &shard{
 		dev: d, index: index, link: link, burst: bth.NewBurst(sendBurst, 4096), spin: newSpinner(d.cfg.Spin),
 	}
+	s.lease.term.Store(int64(minTerm))
+	return s
 }
 
 // sendBurst is how many packets are sent at a time.
@@ -69,10 +68,6 @@ func (s *shard) lock() {
 	s.waiters.Add(-1)
 }
 
-// lease is how long the loop keeps away after a poll that drove the shard, and
-// how soon after one poll the next has to come to count as polling in a loop.
-const lease = 200 * time.Microsecond
-
 // maxIdle bounds one sleep of the loop, to have one kind of timeout only.
 const maxIdle = time.Hour
 
@@ -87,16 +82,13 @@ func (s *shard) loop() {
 		if s.callersDrive() {
 			s.standBy()
 		}
-		s.mu.Lock()
+		if !s.takeOver() {
+			continue
+		}
 		if s.closed {
 			s.mu.Unlock()
 			return
 		}
-		if s.callersDrive() {
-			s.mu.Unlock()
-			continue
-		}
-		s.leased.Store(0)
 		now := s.dev.now()
 		busy := s.drive(now)
 		if busy {
@@ -112,7 +104,7 @@ func (s *shard) loop() {
 		}
 		s.mu.Unlock()
 		if idle && !s.held.Load() {
-			s.link.Wait(timeout)
+			s.link.Wait(udp.ForLoop, timeout)
 		}
 		s.sleeping.CompareAndSwap(until, 0) // unless a caller sleeps by now
 		s.asleep.Store(false)
@@ -121,25 +113,43 @@ func (s *shard) loop() {
 
 // callersDrive reports whether the loop has nothing to do.
 func (s *shard) callersDrive() bool {
-	if s.held.Load() {
-		return true
-	}
-	until := s.leased.Load()
-	return until != 0 && int64(s.dev.now()) < until
+	return s.held.Load() || s.lease.any() && s.lease.lasts(s.dev.now())
 }
 
-// guardAfter is when the loop looks whether callers still drive; a caller that
-// polls puts that off every rearmAfter.
-const (
-	guardAfter = 500 * time.Microsecond
-	rearmAfter = 200 * time.Microsecond
-)
+// takeOver makes the loop the owner, unless callers drive. A device that is being
+// closed wakes the loop once, and lets no caller arm the guard again.
+func (s *shard) takeOver() bool {
+	if !s.mu.TryLock() {
+		if !s.dev.closing() && s.lease.leaves(s.dev.now()) {
+			return false
+		}
+		s.mu.Lock()
+	}
+	s.lease.passed = 0
+	if !s.closed && (s.callersDrive() || s.keepsUp()) {
+		s.mu.Unlock()
+		return false
+	}
+	s.lease.end()
+	return true
+}
+
+// keepsUp renews a lease that has run out, if the caller has called meanwhile and not
+// left much to do. The loop does that now.
+func (s *shard) keepsUp() bool {
+	if !s.lease.any() {
+		return false
+	}
+	now := s.dev.now()
+	n := s.receive(now)
+	return s.transmit(now) && n < bulk && s.lease.goesOn(now)
+}
 
 // standBy sleeps until it is time to see whether callers still drive: a caller
 // that polls puts the time off, one that waits sets it when it returns.
 func (s *shard) standBy() {
 	if !s.held.Load() {
-		s.guard.arm(guardAfter)
+		s.guard.arm(s.lease.guardAfter())
 	}
 	s.guard.wait()
 }
@@ -224,7 +234,8 @@ const (
 // posted finishes a post of send work requests to q: they are sent now, unless
 // a polling caller will be back soon and q has packets under way anyway.
 func (s *shard) posted(q *transport.QP, n int) {
-	if s.leased.Load() == 0 {
+	s.lease.calls++
+	if !s.lease.any() {
 		s.after(s.dev.now())
 		return
 	}
@@ -279,23 +290,26 @@ var oneProcessor = runtime.NumCPU() == 1
 // renewLease notes a poll of c, if that is given: who polls in a loop is taken for
 // the driver. Where there is no loop, whoever posts will poll.
 func (s *shard) renewLease(now time.Duration, c *CQ) {
-	inLoop := now-s.lastPoll < lease && (c == nil || !c.eventful(now))
-	s.lastPoll = now
+	inLoop := s.lease.polls(now) && (c == nil || !c.eventful(now))
 	switch {
 	case s.dev.cfg.Polled:
-		s.leased.Store(1)
+		s.lease.until.Store(1)
 		return
 	case !inLoop:
 		return
 	}
 	s.bringUp()
-	if now-time.Duration(s.leased.Load()) > -lease/2 {
-		s.leased.Store(int64(now + lease))
+	s.lease.renew(now)
+	s.putOffGuard(now)
+}
+
+// putOffGuard makes the loop look later, unless that was done a moment ago.
+func (s *shard) putOffGuard(now time.Duration) {
+	if s.lease.guarded(now) {
+		return
 	}
-	if now-s.armed > rearmAfter {
-		s.armed = now
-		s.guard.arm(guardAfter)
-	}
+	s.guard.arm(s.lease.guardAfter())
+	s.lease.rearmed(now, s.dev.now()-now)
 }
 
 // pollOwned is poll for the owner.
@@ -311,7 +325,7 @@ func (s *shard) pollOwned(c *CQ) bool {
 			s.quietUntil = now + bulkPause
 		}
 	}
-	driver := s.dev.cfg.Polled || s.held.Load() || time.Duration(s.leased.Load()) > now
+	driver := s.dev.cfg.Polled || s.held.Load() || s.lease.lasts(now)
 	if s.engine.Pending() {
 		// The caller is likely to answer: what it posts goes out ahead of the
 		// acknowledgement. If it does not, it polls again, or the loop takes over.

@@ -3,6 +3,8 @@ package verbs
 import (
 	"context"
 	"time"
+
+	"github.com/goroce/goroce/udp"
 )
 
 // This file is how a caller that waits drives a shard: it holds it, and sleeps on
@@ -78,15 +80,16 @@ const lookEvery = time.Millisecond
 
 // handBack ends the lease of a caller that goes to sleep without waiting here.
 func (s *shard) handBack() {
-	if s.leased.Load() == 0 || s.dev.cfg.Polled {
+	if !s.lease.any() || s.dev.cfg.Polled {
 		return
 	}
 	s.lock()
 	defer s.mu.Unlock()
-	s.leased.Store(0)
-	s.lastPoll = 0
+	s.lease.end()
+	s.lease.polled = 0
 	if !s.closed && !s.held.Load() {
 		s.guard.arm(1)
+		s.lease.guard = 0
 	}
 }
 
@@ -102,11 +105,11 @@ func (s *shard) release() {
 	if !s.dev.cfg.Polled {
 		s.mu.Lock()
 		now := s.dev.now()
-		s.leased.Store(int64(now + lease))
-		s.lastPoll, s.armed = now, now
+		s.lease.extend(now)
+		s.lease.polled = now
 		s.held.Store(false)
 		if !s.closed {
-			s.guard.arm(guardAfter)
+			s.putOffGuard(now)
 		}
 		s.mu.Unlock()
 		s.bringUp()
@@ -132,7 +135,7 @@ func (s *shard) sleep(ready <-chan struct{}, limit time.Duration) {
 	closed := s.closed
 	s.mu.Unlock()
 	if timeout > 0 && !closed && len(ready) == 0 {
-		s.link.Wait(timeout)
+		s.link.Wait(udp.ForCaller, timeout)
 	}
 	s.heldIdle.Store(false)
 	s.sleeping.CompareAndSwap(until, 0)

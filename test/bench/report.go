@@ -222,7 +222,7 @@ func (r *results) writeGuest(p *page) {
 	p.table([]string{"", "goroce", "rxe", "ratio"}, rows)
 }
 
-const guestText = "An emulated Debian 12 with one CPU, as `test/rxe` boots it; two processes over a veth pair of MTU 4500 with the kernel's usual offloads. " +
+const guestText = "An emulated Debian 12 with two CPUs, otherwise as `test/rxe` boots it; two processes over a veth pair of MTU 4500 with the kernel's usual offloads. " +
 	"rxe: `ib_write_bw` between two rxe devices in the initial namespace. goroce: between two namespaces, where port 4791 is free. The two take turns. " +
 	"Emulation has its own costs: of these figures only the ratios mean something."
 

@@ -16,8 +16,9 @@ const (
 	guestName   = "bench"
 	guestRoce   = "/root/roce"
 	guestLimit  = 60 // seconds that a command may take
-	guestTime   = 2  // seconds that data flow
+	guestTime   = 5  // seconds that data flow
 	guestRounds = 3
+	guestCPUs   = "2" // one for each of the two processes
 )
 
 // guestSetup joins two rxe devices by a veth pair, and two network namespaces for
@@ -124,6 +125,7 @@ func (l *lab) run(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, "bash", join([]string{l.script}, args...)...)
+	c.Env = append(os.Environ(), "GOROCE_RXE_CPUS="+guestCPUs)
 	c.Stderr = os.Stderr
 	if args[0] == "status" {
 		c.Stderr = nil

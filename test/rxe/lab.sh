@@ -337,7 +337,7 @@ boot_guest() {
 	! kvm_usable || accelerators=(-accel kvm "${accelerators[@]}")
 	# QEMU outlives this script and must hold neither lock nor output.
 	in_netns qemu-system-x86_64 -name "$NETNS" -M q35 "${accelerators[@]}" -cpu max \
-		-smp 1 -m 1024 -no-reboot -nodefaults -display none -monitor none -serial "file:$RUN/serial.log" \
+		-smp "${GOROCE_RXE_CPUS:-1}" -m 1024 -no-reboot -nodefaults -display none -monitor none -serial "file:$RUN/serial.log" \
 		-kernel "$CACHE/vmlinuz" -initrd "$RUN/initrd.gz" \
 		-append "console=ttyS0 quiet mitigations=off nokaslr tsc=reliable panic=-1 net.ifnames=0" \
 		-drive "file=$CACHE/disk.img,if=virtio,format=raw,snapshot=on" \
