@@ -24,6 +24,7 @@ type perfCase struct {
 	short   bool   // with -short too
 }
 
+// perfCases has -a for one of each verb; atomics have one size.
 func perfCases() []perfCase {
 	v4, v6 := families[0], families[1]
 	var cases []perfCase
@@ -37,6 +38,7 @@ func perfCases() []perfCase {
 	return append(cases,
 		perfCase{test: "write_bw", options: "-a -n 5", family: v4, rows: 23, iters: "5"},
 		perfCase{test: "send_lat", options: "-a -n 5 -e", family: v4, rows: 23, iters: "5"},
+		perfCase{test: "read_bw", options: "-a -n 5 -e", family: v4, rows: 23, iters: "5"},
 		perfCase{test: "send_bw", options: "-c UC -n 50 -s 4096 -e", family: v4, iters: "50", short: true},
 		perfCase{test: "send_bw", options: "-c UD -n 50 -e", family: v4, iters: "50", short: true},
 		perfCase{test: "send_lat", options: "-c UD -n 50 -e", family: v4, iters: "50"},
@@ -156,12 +158,12 @@ func (c perfCase) averageColumn() int {
 }
 
 // wantRows is how many rows one of the sides prints: the server of a READ or atomic
-// latency test prints none, and the one that is written to has the last size only.
+// latency test prints none, and the one that is written to or read from has the last size only.
 func (c perfCase) wantRows(server bool) int {
 	switch {
 	case server && (c.test == "read_lat" || c.test == "atomic_lat"):
 		return 0
-	case server && c.rows > 1 && c.test == "write_bw":
+	case server && c.rows > 1 && (c.test == "write_bw" || c.test == "read_bw"):
 		return 1
 	}
 	return max(1, c.rows)

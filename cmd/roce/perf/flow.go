@@ -16,8 +16,9 @@ type flow struct {
 	e        *end
 	size     int
 	cqMod    int
-	sends    int // per queue pair; 0 if this side makes no requests
-	recvs    int // per queue pair
+	sends    int     // per queue pair; 0 if this side makes no requests
+	recvs    int     // per queue pair
+	open     []*lane // that may have room for requests
 	watch    *watchdog
 	slice    context.Context // of waits, with -e
 	endSlice context.CancelFunc
@@ -73,9 +74,11 @@ func (e *end) newFlow(size int) *flow {
 		f.posted = make([]int64, 0, f.sends*len(e.lanes))
 		f.done = make([]int64, 0, max(f.sends, f.recvs)*len(e.lanes))
 	}
+	f.open = make([]*lane, 0, len(e.lanes))
 	for _, l := range e.lanes {
-		l.posted, l.done, l.recvPosted, l.got = 0, 0, 0, 0
+		l.posted, l.done, l.recvPosted, l.got, l.open = 0, 0, 0, 0, false
 		e.prepare(l, f)
+		f.reopen(l)
 	}
 	return f
 }

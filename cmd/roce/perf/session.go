@@ -92,6 +92,7 @@ type lane struct {
 	posted, done    int // requests
 	recvPosted, got int // messages
 	requests        int // in all runs
+	open            bool
 }
 
 // source is where lane i sends from and READs go to, target what it receives into
