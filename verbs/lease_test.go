@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -129,4 +131,35 @@ func twoEnds(t *testing.T, cfg [2]Config, connect ConnectConfig) (ends [2]end) {
 		}
 	}
 	return ends
+}
+
+// With one processor for goroutines, who polls gives way to the other device's loop.
+func TestPollingLetsOthersRunOnOneProcessor(t *testing.T) {
+	if os.Getenv("GOROCE_ONE_PROCESSOR") == "" {
+		c := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOROCE_ONE_PROCESSOR=1")
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	ends := twoEnds(t, [2]Config{}, ConnectConfig{})
+	a, b := &ends[0], &ends[1]
+	var wcs [4]cq.WC
+	start := time.Now()
+	const requests = 200
+	for range requests {
+		wr := qp.SendWR{Op: qp.RDMAWrite, SGE: []mr.SGE{a.m.SGE(0, 8)}, RemoteAddr: b.m.Addr(), RKey: b.m.Key(), Flags: qp.Signaled}
+		if err := a.q.PostSend(&wr); err != nil {
+			t.Fatal(err)
+		}
+		for n := 0; n == 0; n = a.c.Poll(wcs[:]) {
+			if time.Since(start) > 10*time.Second {
+				t.Fatal(a.d.Stats())
+			}
+		}
+	}
+	if each := time.Since(start) / requests; each > 2*time.Millisecond {
+		t.Errorf("a request takes %v", each)
+	}
 }

@@ -284,8 +284,8 @@ func (s *shard) poll(c *CQ) bool {
 }
 
 // oneProcessor: whoever looks for packets without pause keeps their sender from
-// running.
-var oneProcessor = runtime.NumCPU() == 1
+// running, another process or a goroutine of this one.
+var oneProcessor = runtime.NumCPU() == 1 || runtime.GOMAXPROCS(0) == 1
 
 // renewLease notes a poll of c, if that is given: who polls in a loop is taken for
 // the driver. Where there is no loop, whoever posts will poll.

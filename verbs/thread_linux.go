@@ -14,5 +14,8 @@ func lockLoopThread() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 }
 
-// yieldThread lets other threads of the system run.
-func yieldThread() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// yieldThread lets other goroutines run, and other threads of the system.
+func yieldThread() {
+	runtime.Gosched()
+	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+}
