@@ -100,10 +100,10 @@ func (l *lease) goesOn(now time.Duration) bool {
 // leaves is asked when a lease has run out while a caller owns the shard. It reports
 // whether the loop leaves the shard to the caller.
 func (l *lease) leaves(now time.Duration) bool {
-	if !l.any() || l.passed == maxPassed {
+	until := l.until.Load()
+	if until == 0 || l.passed == maxPassed {
 		return false
 	}
 	l.passed++
-	l.extend(now)
-	return true
+	return l.until.CompareAndSwap(until, int64(now)+l.term.Load()) // unless it was ended just now
 }

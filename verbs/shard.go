@@ -150,6 +150,9 @@ func (s *shard) keepsUp() bool {
 func (s *shard) standBy() {
 	if !s.held.Load() {
 		s.guard.arm(s.lease.guardAfter())
+		if !s.callersDrive() { // handed back just now: what that armed is lost
+			return
+		}
 	}
 	s.guard.wait()
 }
