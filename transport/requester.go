@@ -426,7 +426,7 @@ func (e *Engine) expire(now time.Duration, q *QP) {
 	if r.ackTimer <= now {
 		e.Counters[LocalAckTimeout]++
 		r.cause = RetransmittedTimeout
-		r.forget()
+		r.forget(q)
 		e.goBack(now, q)
 		r.wentBack = false // a NAK for what is resent now is news
 		r.probing = true

@@ -245,7 +245,8 @@ func (e *Engine) hold(now time.Duration, q *QP, psn bth.PSN) {
 	b := r.board()
 	b.set(psn)
 	e.Counters[ReorderedPkts]++
-	r.startAckTimer(now, &q.Attr) // the peer lives
+	r.retries, r.timeouts = q.Attr.RetryCount, 0 // what comes late for una is progress all the same
+	r.startAckTimer(now, &q.Attr)                // the peer lives
 }
 
 // usable reports whether an answer that is not the next one can be used.

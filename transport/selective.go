@@ -241,9 +241,23 @@ func (r *requester) nextLostRequest(w *qp.SendWQE) (k, n int) {
 	return 0, 0
 }
 
-// forget stops to believe what the peer told about packets behind a gap.
-func (r *requester) forget() {
-	if b := r.score; b != nil {
-		*b = scoreboard{heard: b.heard, seen: r.una, tolerance: b.tolerance, late: b.late}
+// forget stops to believe what the peer told about packets behind a gap. Answers
+// are no hearsay: they are in memory already. To ask for them again is worse than
+// needless, since a responder may have forgotten what lies before the start of a
+// READ's last repetition (rxe has), and drops the request each time.
+func (r *requester) forget(q *QP) {
+	b := r.score
+	if b == nil {
+		return
 	}
+	now := scoreboard{heard: b.heard, seen: r.una, tolerance: b.tolerance, late: b.late}
+	for psn := r.una; psn.Before(r.max) && psn.Sub(r.una) < sendSpan; psn = psn.Next() {
+		if !b.has(psn) {
+			continue
+		}
+		if w, _ := q.owner(psn); w != nil && w.Op.Answered() {
+			now.set(psn)
+		}
+	}
+	*b = now
 }
