@@ -12,6 +12,9 @@ import (
 // response handles an answer to one of our requests (IBA 9.7.5, 9.7.6).
 func (e *Engine) response(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.req
+	if info.Op == bth.OpReadResponse {
+		r.stillBusy(now)
+	}
 	if info.Op != bth.OpSelectiveAck && !e.plausible(q, p, info) {
 		e.Counters[DropStaleResponse]++
 		if info.Op == bth.OpReadResponse {
@@ -115,10 +118,13 @@ func (e *Engine) nak(now time.Duration, q *QP, p *bth.Packet) {
 	if r.rnrTimer != never {
 		return
 	}
-	switch r.cause = RetransmittedNAK; {
+	switch {
+	case r.left.on: // it left before the probe came: that will be answered
 	case !r.wentBack:
+		r.cause = RetransmittedNAK
 		e.goBack(now, q)
 	case !r.coarse && r.rtt.later(now): // what was resent has been lost too
+		r.cause = RetransmittedNAK
 		e.goBackFree(now, q)
 	}
 }
@@ -219,6 +225,7 @@ func (e *Engine) progress(now time.Duration, q *QP, was bth.PSN) {
 	}
 	r.retries, r.rnrRetries = q.Attr.RetryCount, q.Attr.RNRRetry
 	r.wentBack, r.probing, r.tailProbe, r.timeouts, r.early, r.heard = false, false, false, 0, 0, true
+	r.left.on = false
 	r.rnrTimer = never
 	sample, early := r.rtt.answered(now, r.una)
 	if early {
@@ -261,6 +268,13 @@ func (e *Engine) readResponse(now time.Duration, q *QP, p *bth.Packet, info *bth
 		return
 	}
 	s := e.placeResponse(q, w, k, p, info)
+	switch r := &q.req; {
+	case s != cq.Success:
+	case r.left.on:
+		e.probeAnswered(now, q, w, k, info.Pos.Ends())
+	default:
+		r.doubt = false
+	}
 	e.used(now, q, w, k, p.PSN, s)
 }
 

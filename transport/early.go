@@ -17,7 +17,11 @@ import (
 // startEarlyTimer starts to wait for a sign of life.
 func (r *requester) startEarlyTimer(now time.Duration) {
 	r.earlyTimer = never
-	if d := r.rtt.silence(r.early); d != 0 && !r.coarse && r.una.Before(r.max) {
+	d := r.rtt.silence(r.early)
+	if r.doubt {
+		d = min(d, r.rtt.usual())
+	}
+	if d != 0 && !r.coarse && r.una.Before(r.max) {
 		r.earlyTimer = now + d
 	}
 }
@@ -31,15 +35,95 @@ func (e *Engine) earlyTimeout(now time.Duration, q *QP) {
 	if r.early == 0 && !r.probing && r.next == r.max && r.lastIsProbe(q) {
 		r.tailProbe = true
 	} else {
-		if r.early <= 1 {
+		r.cause = RetransmittedProbe
+		r.wentBack = false
+		e.probe(q, r.standing())
+		if r.early <= 1 && !r.left.on {
 			q.ctl.Lost(now)
 		}
-		r.cause = RetransmittedProbe
-		r.wentBack, r.probing = false, true
-		e.rewind(q)
 	}
 	r.early = min(r.early+1, 20)
 	r.earlyTimer = now + r.rtt.silence(r.early)
+}
+
+// standing is where the requester was before it went back for a probe.
+type standing struct {
+	on    bool
+	next  bth.PSN
+	cur   uint64
+	reads int
+}
+
+// standing returns where the requester is, or was before its probe.
+func (r *requester) standing() standing {
+	if r.left.on {
+		return r.left
+	}
+	return standing{true, r.next, r.cur, r.reads}
+}
+
+// probe goes back to the oldest packet, which is sent alone. A READ is asked for
+// one packet. If the peer is slow, that costs it little, where a repetition of the
+// whole request would keep it busy with what nobody needs while the next timer
+// runs; and the answer tells what it is an answer to: see probeAnswered.
+func (e *Engine) probe(q *QP, was standing) {
+	r := &q.req
+	e.rewind(q)
+	r.probing = true
+	if q.SQ.Len() > 0 && q.SQ.At(q.SQ.Head()).Op == qp.RDMARead && !r.coarse {
+		r.left = was
+		r.board() // notes what the probe asks for: nothing else need ask for it
+	}
+}
+
+// probeAnswered takes packet k of a READ's data while a READ is being probed. A
+// request for one packet is answered by ONLY, or by rxe's LAST. Any other answer is
+// to an earlier request: the peer was slow, nothing is known to be lost, and the
+// requester goes on where it was. After the probe's own answer none to an earlier
+// request can follow, so the rest is asked for again.
+//
+// Where an earlier request ended at the same packet, the answer does not tell. Then
+// the requester goes on as well, once: if there is silence again, things are lost.
+func (e *Engine) probeAnswered(now time.Duration, q *QP, w *qp.SendWQE, k int, ends bool) {
+	r := &q.req
+	psn := w.Track.First.Add(k)
+	if ends && psn == r.una {
+		r.rtt.forget(psn)
+		r.doubt = !r.doubt && (chunkEnds(w, k) || psn == r.lastRepair)
+		if !r.doubt {
+			if r.timeouts == 0 { // else it is known already
+				q.ctl.Lost(now)
+			}
+			return
+		}
+	} else {
+		r.doubt = false
+		r.rtt.waited(now)
+		r.spurious++
+		e.Counters[SpuriousRetransmits]++
+	}
+	r.resume(now, &q.Attr)
+}
+
+// resume ends a probe, or the wait for one's turn to send it. After one for a READ
+// the requester goes on where it was.
+func (r *requester) resume(now time.Duration, a *qp.Attr) {
+	r.probing = false
+	if was := r.left; was.on && r.next.Before(was.next) {
+		r.next, r.cur, r.reads = was.next, was.cur, was.reads
+		if r.ackTimer == never {
+			r.startAckTimer(now, a)
+		}
+	}
+	r.left.on = false
+}
+
+// stillBusy notes READ data that are of no use any more: a peer that sends them is
+// not silent, and may do what was asked last when it has done with them.
+func (r *requester) stillBusy(now time.Duration) {
+	if r.earlyTimer != never {
+		r.startEarlyTimer(now)
+	}
 }
 
 // lastIsProbe reports whether the last packet in flight can be resent as a
@@ -101,7 +185,9 @@ func (e *Engine) resend(now time.Duration, q *QP, w *qp.SendWQE, k, n int, cause
 // resent counts a packet that was sent again.
 func (e *Engine) resent(now time.Duration, q *QP, psn bth.PSN) {
 	r := &q.req
-	r.rtt.again(now, psn)
+	if !r.left.on { // else its answer will tell
+		r.rtt.again(now, psn)
+	}
 	r.retransmitted++
 	e.Counters[RetransmittedPkts]++
 	e.Counters[r.cause]++

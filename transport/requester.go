@@ -34,7 +34,9 @@ type requester struct {
 	// After a timeout the peer may be slow, not gone: one packet goes out and
 	// the rest waits for its answer, and the next timeout comes later.
 	probing  bool
-	timeouts uint8 // in a row
+	timeouts uint8    // in a row
+	left     standing // what a probe for a READ has interrupted
+	doubt    bool     // the last probe's answer may have been to an earlier request
 
 	ackTimer, rnrTimer time.Duration // deadlines
 
@@ -116,7 +118,7 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	k := r.next.Sub(w.Track.First)
 	n := 1
 	if w.Op == qp.RDMARead {
-		n = min(w.Track.Packets, (k/w.Track.Piece+1)*w.Track.Piece) - k
+		n = r.ask(w, k)
 	}
 	if inFlight := r.next.Sub(r.una); inFlight > 0 && (r.probing || r.blocked(inFlight+n, windowFor(w, n, q.ctl.Window())) && !r.unasked(w, inFlight)) {
 		return false
@@ -150,6 +152,15 @@ func (e *Engine) sendRequest(now time.Duration, q *QP, b *bth.Burst) bool {
 	q.paced(now, b)
 	e.sent(now, q, w, n)
 	return true
+}
+
+// ask returns how many answers the READ request at packet k asks for: all that
+// are left of its piece, or one as a probe.
+func (r *requester) ask(w *qp.SendWQE, k int) int {
+	if r.left.on {
+		return 1
+	}
+	return min(w.Track.Packets, (k/w.Track.Piece+1)*w.Track.Piece) - k
 }
 
 // blocked reports whether a packet has to wait until others are answered, those
@@ -357,8 +368,8 @@ func (e *Engine) sent(now time.Duration, q *QP, w *qp.SendWQE, n int) {
 // moveOn moves next over n PSNs.
 func (e *Engine) moveOn(q *QP, w *qp.SendWQE, n int) {
 	r := &q.req
-	if w.Op.Answered() {
-		r.reads++
+	if w.Op.Answered() && chunkEnds(w, r.next.Sub(w.Track.First)+n-1) {
+		r.reads++ // a probe does not count besides what it is a part of
 	}
 	r.next = r.next.Add(n)
 	if r.next == w.Track.First.Add(w.Track.Packets) {
@@ -410,7 +421,7 @@ func (e *Engine) goBackFree(now time.Duration, q *QP) {
 func (e *Engine) rewind(q *QP) {
 	r := &q.req
 	r.next, r.cur, r.reads, r.sinceAck = r.una, q.SQ.Head(), 0, 0
-	r.tailProbe, r.repair = false, false
+	r.tailProbe, r.repair, r.left.on = false, false, false
 }
 
 // expire handles the pair's timers that are due.
@@ -427,9 +438,10 @@ func (e *Engine) expire(now time.Duration, q *QP) {
 		e.Counters[LocalAckTimeout]++
 		r.cause = RetransmittedTimeout
 		r.forget(q)
+		was := r.standing()
 		e.goBack(now, q)
 		r.wentBack = false // a NAK for what is resent now is news
-		r.probing = true
+		e.probe(q, was)
 		r.timeouts = min(r.timeouts+1, 2)
 		e.ready.push(q)
 	} else if r.earlyTimer <= now {

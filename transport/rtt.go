@@ -40,8 +40,25 @@ func (t *roundTrip) start(now time.Duration, psn bth.PSN) {
 // again notes that something was resent. Packets from it on are timed no more.
 func (t *roundTrip) again(now time.Duration, psn bth.PSN) {
 	t.resent, t.resentAt = true, now
+	t.forget(psn)
+}
+
+// forget ends the timing of the packets from psn on.
+func (t *roundTrip) forget(psn bth.PSN) {
 	for t.n > 0 && !t.stamp(t.n-1).psn.Before(psn) {
 		t.n--
+	}
+}
+
+// waited notes that the peer was slow, and what was resent not lost. The samples
+// count for no more than the wait for it: the estimate follows a path that has
+// become longer in steps, and a host that has stood still hardly.
+func (t *roundTrip) waited(now time.Duration) {
+	t.resent = false
+	from := now - t.silence(0)
+	for i := range t.n {
+		s := t.stamp(i)
+		s.at = max(s.at, from)
 	}
 }
 
@@ -97,7 +114,12 @@ func (t *roundTrip) silence(n uint8) time.Duration {
 		return 0
 	}
 	if n == 0 {
-		return max(minTailProbe, 2*t.smooth, t.smooth+4*t.variation)
+		return max(minTailProbe, t.usual())
 	}
-	return max(minResend, 2*t.smooth, t.smooth+4*t.variation) << min(n-1, 10)
+	return max(minResend, t.usual()) << min(n-1, 10)
+}
+
+// usual returns after how long an answer is overdue, however short that is.
+func (t *roundTrip) usual() time.Duration {
+	return max(2*t.smooth, t.smooth+4*t.variation)
 }

@@ -193,7 +193,7 @@ func (e *Engine) noteEarly(now time.Duration, q *QP, body []byte) {
 	if b.n != was {
 		r.startAckTimer(now, &q.Attr) // the peer lives
 	}
-	r.probing = false
+	r.resume(now, &q.Attr)
 	r.repair = r.rnrTimer == never
 }
 
