@@ -16,9 +16,12 @@ type flow struct {
 	e        *end
 	size     int
 	cqMod    int
-	sends    int     // per queue pair; 0 if this side makes no requests
-	recvs    int     // per queue pair
-	open     []*lane // that may have room for requests
+	sends    int                    // per queue pair; 0 if this side makes no requests
+	recvs    int                    // per queue pair
+	open     []*lane                // that may have room for requests
+	list     [MaxPostList]qp.SendWR // the requests of a post, all lanes': what is used often stays in the cache
+	listOf   *lane                  // whose requests the first listed ones are
+	listed   int
 	watch    *watchdog
 	slice    context.Context // of waits, with -e
 	endSlice context.CancelFunc
@@ -91,7 +94,7 @@ func (f *flow) goalMessages() int64 {
 	return int64(f.sends+f.recvs) * int64(len(f.e.lanes))
 }
 
-// prepare fills in the work requests of a lane.
+// prepare fills in what the work requests of a lane have in common.
 func (e *end) prepare(l *lane, f *flow) {
 	c := &e.cfg
 	wr := qp.SendWR{RemoteAddr: l.remote.vaddr, RKey: l.remote.rkey}
@@ -112,9 +115,7 @@ func (e *end) prepare(l *lane, f *flow) {
 	if c.Connection == qp.UD {
 		wr.AH, wr.RemoteQPN, wr.RemoteQKey = &l.av, l.remote.qpn, udQKey
 	}
-	for i := range l.list {
-		l.list[i] = wr
-	}
+	l.wr = wr
 	l.recv = qp.RecvWR{ID: recvBit | uint64(l.index)<<laneShift, SGE: []mr.SGE{e.mem.SGE(e.target(l.index), e.area)}}
 }
 
@@ -167,19 +168,31 @@ func (f *flow) postRecv(l *lane) error {
 // post posts the next n requests of a lane at once. It is the one place where
 // requests are posted in a run.
 func (f *flow) post(l *lane, n int) error {
+	f.enlist(l, n)
 	base := uint64(l.index) << laneShift
 	for i := range n {
 		count := l.posted + i + 1
-		l.list[i].ID, l.list[i].Flags = base|uint64(count), 0
+		f.list[i].ID, f.list[i].Flags = base|uint64(count), 0
 		if count%f.cqMod == 0 || count == f.sends {
-			l.list[i].Flags = qp.Signaled
+			f.list[i].Flags = qp.Signaled
 		}
 	}
-	if _, err := l.qp.PostSendList(l.list[:n]); err != nil {
+	if _, err := l.qp.PostSendList(f.list[:n]); err != nil {
 		return err
 	}
 	l.posted += n
 	return nil
+}
+
+// enlist makes the first n requests of the list those of a lane.
+func (f *flow) enlist(l *lane, n int) {
+	if f.listOf == l && f.listed >= n {
+		return
+	}
+	for i := range n {
+		f.list[i] = l.wr
+	}
+	f.listOf, f.listed = l, n
 }
 
 // measure runs a flow and appends its row.

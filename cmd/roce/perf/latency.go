@@ -33,7 +33,8 @@ func (f *flow) writeLatency() error {
 		}
 		at := from[count%2]
 		mem[at+f.size-1] = byte(count)
-		e.carry(&l.list[0], at, f.size)
+		e.carry(&l.wr, at, f.size)
+		f.listed = 0
 		return false, nil
 	}
 	return f.pingPong(!e.client, await, mark)

@@ -84,7 +84,7 @@ type lane struct {
 	qp     *verbs.QP
 	remote record
 	av     qp.AddressVector // UD
-	list   []qp.SendWR      // prepared requests
+	wr     qp.SendWR        // what its requests have in common
 	recv   qp.RecvWR        // prepared receive
 	before uint64           // Atomic: what the peer's counter held
 	sample []byte           // Read: what the peer's memory held
@@ -296,7 +296,7 @@ func (e *end) createLane(i int) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &lane{index: i, qp: q, list: make([]qp.SendWR, MaxPostList)}, nil
+	return &lane{index: i, qp: q}, nil
 }
 
 // udQKey is the Q_Key of perftest's tools.
