@@ -85,18 +85,26 @@ func (p *Pair) PostSend(wr *SendWR) error {
 	}
 	w := p.SQ.push()
 	sge, data := append(w.sge[:0], wr.SGE...), append(w.data[:0], wr.Inline...)
-	*w = SendWQE{SendWR: *wr, sge: sge, data: data}
+	*w = SendWQE{SendWR: *wr, Dest: w.Dest, sge: sge, data: data}
 	w.SGE, w.Length = sge, uint32(mr.Total(sge))
 	if wr.Inline != nil {
 		w.Inline, w.Length = data, uint32(len(data))
 	}
 	if wr.AH != nil {
-		w.AV, w.AH = *wr.AH, nil
+		w.sendTo(wr.AH)
 	}
 	if p.SignalAll {
 		w.Flags |= Signaled
 	}
 	return nil
+}
+
+// sendTo copies where the message goes.
+func (w *SendWQE) sendTo(a *AddressVector) {
+	if w.Dest == nil {
+		w.Dest = new(Dest)
+	}
+	w.Dest.AV, w.AH = *a, nil
 }
 
 func (p *Pair) checkSend(wr *SendWR) error {

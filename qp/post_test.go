@@ -136,10 +136,10 @@ func TestPostCopiesItsRequest(t *testing.T) {
 	sge[0], ah.HopLimit = mr.SGE{}, 0
 	clear(data)
 	a, b, r := p.SQ.At(0), p.SQ.At(1), p.RQ.At(0)
-	if a.ID != 1 || a.SGE[0].Addr != 1 || a.Length != 2 || a.AV.HopLimit != 7 || a.AH != nil {
+	if a.ID != 1 || a.SGE[0].Addr != 1 || a.Length != 2 || a.Dest.AV.HopLimit != 7 || a.AH != nil {
 		t.Errorf("first %+v", a)
 	}
-	if string(b.Inline) != "hello" || b.Length != 5 || b.AV.HopLimit != 7 {
+	if string(b.Inline) != "hello" || b.Length != 5 || b.Dest.AV.HopLimit != 7 {
 		t.Errorf("second %+v", b)
 	}
 	if r.SGE[0].LKey != 3 {

@@ -175,21 +175,27 @@ type RecvWR struct {
 type SendWQE struct {
 	SendWR
 	Length uint32 // bytes of the message
-	AV     AddressVector
+	Dest   *Dest  // UD
 	// Track is the engine's own.
 	Track Track
 	sge   []mr.SGE
 	data  []byte
 }
 
+// Dest is where a UD message goes. It stays with its place in the queue, apart from
+// the rest: other pairs, of which there may be thousands, do without.
+type Dest struct {
+	AV   AddressVector
+	Path bth.Path // the engine's own
+}
+
 // Track is what the engine notes about a send work request.
 type Track struct {
-	First   bth.PSN  // of the message
-	Packets int      // PSNs that the message takes; 0 before it is started
-	Piece   int      // READ: packets that one request asks for at most, but for a repeated one
-	Got     int      // answered packets of a READ or atomic, without a gap
-	Cut     bool     // READ: a request for a part of it did not end where one does
-	Path    bth.Path // UD: where it goes
+	First   bth.PSN // of the message
+	Packets int     // PSNs that the message takes; 0 before it is started
+	Piece   int     // READ: packets that one request asks for at most, but for a repeated one
+	Got     int     // answered packets of a READ or atomic, without a gap
+	Cut     bool    // READ: a request for a part of it did not end where one does
 }
 
 // RecvWQE is a work request in a receive queue.

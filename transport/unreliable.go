@@ -62,8 +62,8 @@ func (e *Engine) buildUnreliable(q *QP, w *qp.SendWQE, k int, b *bth.Burst) cq.S
 	mtu, path := q.Attr.PathMTU, &q.path
 	if q.Type != qp.UC {
 		mtu = e.cfg.PortMTU
-		w.Track.Path = e.path(w.AV, w.RemoteQPN)
-		path = &w.Track.Path
+		w.Dest.Path = e.path(w.Dest.AV, w.RemoteQPN)
+		path = &w.Dest.Path
 	}
 	off := uint64(k) * uint64(mtu)
 	payload, fault := gather(q, w, off, min(uint64(mtu), uint64(w.Length)-off), b)

@@ -69,8 +69,8 @@ type extent struct {
 }
 
 var (
-	fullExtent  = extent{rounds: 5, most: 10 * time.Minute, time: time.Second, latencies: 20000, bytes: 400 << 20, messages: 100000, queued: 400000}
-	quickExtent = extent{rounds: 2, most: 2 * time.Minute, time: time.Second, latencies: 5000, bytes: 400 << 20, messages: 100000, queued: 200000}
+	fullExtent  = extent{rounds: 5, most: 10 * time.Minute, time: time.Second, latencies: 20000, bytes: 400 << 20, messages: 100000, queued: 2000000}
+	quickExtent = extent{rounds: 2, most: 2 * time.Minute, time: time.Second, latencies: 5000, bytes: 400 << 20, messages: 100000, queued: 2000000}
 )
 
 var (
