@@ -26,8 +26,8 @@ them a switch in user space (test/impair) that loses, holds back and marks what 
     go test ./test/impair -v            # holds what a busy host reaches, about a minute
     go test ./test/impair -v -strict    # the targets
 
-**Preliminary**: these figures are from a host that other work shared (%d processors,
-%s). The ratios are what to look at.
+Switch and both ends share the host's %d processors (%s), so other work on it shows: the
+ratios are what to look at.
 
 ## Conditions
 
