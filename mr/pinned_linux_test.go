@@ -18,7 +18,7 @@ func TestAllocPinnedIsZeroedAlignedAndUsable(t *testing.T) {
 	p, err := mr.AllocPinned(5000)
 	var limit *mr.MemlockError
 	if errors.As(err, &limit) {
-		t.Skipf("locked memory is limited here: %v", err)
+		t.Skipf("needs 5000 bytes of locked memory: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -258,7 +258,7 @@ func (v *victim) serveDecentPeer(t *testing.T) {
 	if err != nil {
 		var inUse *udp.InUseError
 		if errors.As(err, &inUse) {
-			t.Skip(err)
+			t.Skipf("needs UDP port 4791 on 127.0.2.3: %v", err)
 		}
 		t.Fatal(err)
 	}

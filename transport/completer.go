@@ -12,12 +12,10 @@ import (
 // response handles an answer to one of our requests (IBA 9.7.5, 9.7.6).
 func (e *Engine) response(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
 	r := &q.req
-	if info.Op == bth.OpReadResponse {
-		r.stillBusy(now)
-	}
 	if info.Op != bth.OpSelectiveAck && !e.plausible(q, p, info) {
 		e.Counters[DropStaleResponse]++
 		if info.Op == bth.OpReadResponse {
+			r.stillBusy(now)
 			e.answerAgain(q, p.PSN)
 		}
 		return
@@ -263,13 +261,16 @@ func (e *Engine) answered(now time.Duration, q *QP, psn bth.PSN) (w *qp.SendWQE,
 
 // readResponse handles one packet of READ data.
 func (e *Engine) readResponse(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) {
+	r := &q.req
 	w, k := e.answered(now, q, p.PSN)
 	if w == nil {
+		r.stillBusy(now)
 		return
 	}
 	s := e.placeResponse(q, w, k, p, info)
-	switch r := &q.req; {
+	switch {
 	case s != cq.Success:
+		r.stillBusy(now)
 	case r.left.on:
 		e.probeAnswered(now, q, w, k, info.Pos.Ends())
 	default:

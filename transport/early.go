@@ -118,7 +118,7 @@ func (r *requester) resume(now time.Duration, a *qp.Attr) {
 	r.left.on = false
 }
 
-// stillBusy notes READ data that are of no use any more: a peer that sends them is
+// stillBusy notes READ data that are of no use (what is used starts all timers): a peer that sends them is
 // not silent, and may do what was asked last when it has done with them.
 func (r *requester) stillBusy(now time.Duration) {
 	if r.earlyTimer != never {

@@ -294,7 +294,7 @@ func (s *socket) sendRuns(frames []bth.Frame, messages int) (sent int, _ unix.Er
 // on an emulated machine, costs more than all the rest.
 func (s *socket) send(fd, at, n int) (int, unix.Errno) {
 	m := &s.tx.msgs[at]
-	if n > 1 || s.tx.runs[at] > fewFrames {
+	if n > 1 {
 		n, _, err := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(m)), uintptr(n), unix.MSG_DONTWAIT, 0, 0)
 		return int(n), err
 	}
@@ -305,8 +305,6 @@ func (s *socket) send(fd, at, n int) (int, unix.Errno) {
 	_, _, err := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.hdr)), unix.MSG_DONTWAIT)
 	return 1, err
 }
-
-const fewFrames = 4
 
 func (s *socket) countSent(frames []bth.Frame) {
 	if len(frames) > 1 {

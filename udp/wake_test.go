@@ -15,12 +15,16 @@ func TestWakeIsForEachOfTwoThatWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	links := map[string]Link{"memory": memory}
-	if l, err := Open(Config{Addr: netip.MustParseAddr("127.0.6.1")}); err == nil {
-		defer l.Close()
-		links["socket"] = l
+	socket, missing := Open(Config{Addr: netip.MustParseAddr("127.0.6.1")})
+	if missing == nil {
+		defer socket.Close()
 	}
+	links["socket"] = socket
 	for name, l := range links {
 		t.Run(name, func(t *testing.T) {
+			if l == nil {
+				t.Skipf("needs UDP port 4791 on loopback: %v", missing)
+			}
 			for _, order := range [][]Waiter{{ForLoop, ForCaller}, {ForCaller, ForLoop}} {
 				for range 2 {
 					l.Wait(ForLoop, 0) // what was left behind

@@ -159,7 +159,9 @@ func TestPollingLetsOthersRunOnOneProcessor(t *testing.T) {
 			}
 		}
 	}
-	if each := time.Since(start) / requests; each > 2*time.Millisecond {
+	// 20 ms where the scheduler has to intervene. On a busy machine giving way costs
+	// a few milliseconds too, until one's turn comes again.
+	if each := time.Since(start) / requests; each > 10*time.Millisecond {
 		t.Errorf("a request takes %v", each)
 	}
 }

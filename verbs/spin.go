@@ -1,9 +1,6 @@
 package verbs
 
-import (
-	"runtime"
-	"time"
-)
+import "time"
 
 // spinner decides whether who has nothing to do looks for packets a while longer
 // before it sleeps. Waking up takes longer than a short gap between packets, and
@@ -19,7 +16,7 @@ const DefaultSpin = 50 * time.Microsecond
 
 func newSpinner(configured time.Duration) spinner {
 	switch {
-	case configured < 0 || runtime.GOMAXPROCS(0) == 1 || runtime.NumCPU() == 1:
+	case configured < 0 || oneProcessor:
 		configured = 0
 	case configured == 0:
 		configured = DefaultSpin

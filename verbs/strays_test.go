@@ -17,7 +17,7 @@ func TestStrayFromBeforeTheSleepEndsIt(t *testing.T) {
 	defer d.Close()
 	s := d.shards[1]
 	if len(d.shards) != 2 {
-		t.Skip("one link only")
+		t.Skip("needs sockets that share a port: SO_REUSEPORT with a BPF program, on Linux")
 	}
 	s.receive(0)
 	if timeout, _ := s.announceSleep(maxIdle); timeout == 0 {

@@ -60,7 +60,7 @@ func mute(t *testing.T) (port string, accepted <-chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.3.1:0")
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("needs a TCP port on 127.0.3.1: %v", err)
 	}
 	t.Cleanup(func() { l.Close() })
 	ch := make(chan struct{}, 1)
@@ -160,7 +160,7 @@ func TestStrayConnectionDoesNotEndAServer(t *testing.T) {
 func TestPingpongFailsAtOnceWithoutAPeer(t *testing.T) {
 	link, err := udp.Open(udp.Config{Addr: netip.MustParseAddr("127.0.3.3")})
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("needs UDP port 4791 on 127.0.3.3: %v", err)
 	}
 	defer link.Close()
 	const cure = "both sides on one host need different --dev addresses, such as 127.0.0.1 and 127.0.0.2"
@@ -252,7 +252,7 @@ func TestPingpongThatDiffersNamesTheCure(t *testing.T) {
 func TestOutputThatCannotBeWrittenIsReportedOnce(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
-		t.Skip(err)
+		t.Skipf("needs /dev/full: %v", err)
 	}
 	defer full.Close()
 	var errOut bytes.Buffer

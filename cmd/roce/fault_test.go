@@ -139,7 +139,7 @@ func TestPingpongWithFaults(t *testing.T) {
 func skipWithoutPort(t *testing.T, r result) {
 	t.Helper()
 	if strings.Contains(r.err, "port 4791") || strings.Contains(r.err, "no interface of this host") {
-		t.Skip(r.err)
+		t.Skipf("needs UDP port 4791 on loopback: %s", r.err)
 	}
 }
 

@@ -63,7 +63,8 @@ usage() {
 		125: the guest did not answer. Wrong usage exits 2, any other failure 1.
 
 		Environment: GOROCE_RXE_CACHE (default ~/.cache/goroce/rxe) holds the images,
-		GOROCE_RXE_RUN (default /tmp/goroce-rxe) with -NAME appended the state of a guest.
+		GOROCE_RXE_RUN (default /tmp/goroce-rxe) with -NAME appended the state of a guest,
+		GOROCE_RXE_CPUS (default 1) is how many processors 'up' gives it.
 
 		Example:
 		  lab.sh install && lab.sh build && lab.sh up

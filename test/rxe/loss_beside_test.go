@@ -254,7 +254,12 @@ func besideTable(test string, rounds int, results map[besideCase][]besideResult)
 			rxe := besideMedian(results[besideCase{loss, asks, rxeSecond}])
 			fmt.Fprintf(&s, "| %.1f; %.2f ", rxe.mbit, rxe.cost)
 			for _, p := range besidePlaces[1:] {
-				own := besideMedian(results[besideCase{loss, asks, p}]) // of nothing, 0
+				c := besideCase{loss, asks, p}
+				if len(results[c]) == 0 {
+					s.WriteString("| not run ")
+					continue
+				}
+				own := besideMedian(results[c])
 				fmt.Fprintf(&s, "| %.1f (%.2f); %.2f ", own.mbit, own.mbit/rxe.mbit, own.cost)
 			}
 		}
