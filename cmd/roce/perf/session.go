@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -513,7 +514,7 @@ func (e *end) duplexRun(f *flow) error {
 // serve waits while the client runs, and takes its result for the report.
 func (e *end) serve() error {
 	used := cpuTime()
-	if err := e.barrier(); err != nil {
+	if err := e.attend(e.barrier); err != nil {
 		return err
 	}
 	spent := cpuTime().since(used)
@@ -524,6 +525,26 @@ func (e *end) serve() error {
 	e.rows = append(e.rows, e.servedRow(theirs, spent))
 	e.printRow(e.lastRow())
 	return e.checkAdded(theirs.iterations)
+}
+
+// attend runs f, which waits for the peer's requests to end. Without -e this side
+// polls meanwhile, as the peer does: no packet has to wake anybody up.
+func (e *end) attend(f func() error) error {
+	if e.cfg.Events {
+		return f()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	for polls := 1; ; polls++ {
+		if !e.dev.Poll() && polls%spins == 0 {
+			runtime.Gosched()
+		}
+		select {
+		case err := <-ended:
+			return err
+		default:
+		}
+	}
 }
 
 // exchangeSummary tells the peer a result and returns its own.
