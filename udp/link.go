@@ -59,7 +59,7 @@ type Info struct {
 	// Socket buffers as granted, in bytes as the kernel accounts them (about
 	// twice the payload); 0 where there is none.
 	RecvBuffer, SendBuffer int
-	// Kind says how packets are moved, e.g. "socket" or "portable socket".
+	// Kind says how packets are moved, e.g. "socket", "packet ring" or "portable socket".
 	Kind string
 	// NoTrafficClass: the traffic class of packets, and so ECN, is neither
 	// sent nor seen.
@@ -82,6 +82,11 @@ type Config struct {
 	RecvBuffer, SendBuffer int
 	// Portable uses net.UDPConn even where a faster way exists.
 	Portable bool
+	// Ring receives through a packet socket's ring: no system call for each look,
+	// so a caller that polls sees a packet sooner. It needs CAP_NET_RAW and Linux
+	// 6.2, see ErrRing, passes by the host's firewall, and takes 9 MiB of the
+	// kernel's memory, or as RecvBuffer asks for. So does GOROCE_RING=1.
+	Ring bool
 	// NoGSO and NoGRO leave segmentation offload unused, sending and
 	// receiving; so do the environment variables GOROCE_GSO=0 and
 	// GOROCE_GRO=0. Linux only.
@@ -126,6 +131,9 @@ func (e *InUseError) Unwrap() error { return e.Err }
 // ErrMulticast is returned by Join where a link cannot receive multicast.
 var ErrMulticast = errors.New("udp: this link does not receive multicast; on Linux the default socket does")
 
+// ErrRing is why there is no packet ring, if that is what was asked for.
+var ErrRing = errors.New("a packet ring needs Linux 6.2 and the right to open packet sockets (CAP_NET_RAW: root, or `setcap cap_net_raw+ep` on the program)")
+
 var errAddr = errors.New("udp: Config.Addr is missing or not a unicast address; `roce info` lists the usable ones")
 
 // Open binds UDP port 4791 of an address.
@@ -133,7 +141,10 @@ func Open(c Config) (Link, error) {
 	if err := c.fill(); err != nil {
 		return nil, err
 	}
-	if c.Portable {
+	switch {
+	case c.Portable && c.Ring:
+		return nil, fmt.Errorf("udp: Config.Portable and Config.Ring exclude each other: %w", ErrRing)
+	case c.Portable:
 		return openPortable(c)
 	}
 	return openNative(c)

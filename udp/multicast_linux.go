@@ -100,7 +100,11 @@ func (s *socket) Leave(group netip.Addr) error {
 func (s *socket) watch() {
 	s.pollMu.Lock()
 	defer s.pollMu.Unlock()
-	s.polls = append(s.polls[:0], unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}, unix.PollFd{Events: unix.POLLIN})
+	own := s.fd
+	if s.ring != nil {
+		own = s.ring.fd
+	}
+	s.polls = append(s.polls[:0], unix.PollFd{Fd: int32(own), Events: unix.POLLIN}, unix.PollFd{Events: unix.POLLIN})
 	for _, g := range s.groups {
 		s.polls = append(s.polls, unix.PollFd{Fd: int32(g.fd), Events: unix.POLLIN})
 	}

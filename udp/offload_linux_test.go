@@ -2,6 +2,7 @@ package udp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -16,6 +17,9 @@ func open(t testing.TB, last byte, c Config) *socket {
 	t.Helper()
 	c.Addr = netip.AddrFrom4([4]byte{127, 0, 6, last})
 	l, err := Open(c)
+	if errors.Is(err, ErrRing) {
+		t.Skipf("needs CAP_NET_RAW and Linux 6.2: %v", err)
+	}
 	if err != nil {
 		t.Skipf("needs UDP port 4791 on loopback: %v", err)
 	}
@@ -103,6 +107,8 @@ func TestRunsArriveAsTheyWereSent(t *testing.T) {
 		{name: "no GRO", to: Config{NoGRO: true}, gso: true},
 		{name: "neither", from: Config{NoGSO: true}, to: Config{NoGRO: true}},
 		{name: "source ports", from: Config{SrcPorts: 4}, gso: true, merged: true},
+		{name: "ring", to: Config{Ring: true}, gso: true, merged: true},
+		{name: "ring, no GSO", from: Config{NoGSO: true}, to: Config{Ring: true}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			a, z := open(t, 1, row.from), open(t, 2, row.to)
@@ -203,8 +209,8 @@ func TestOffloadsAreSwitchedOffByEnvironment(t *testing.T) {
 
 // The longest datagram there is does no harm, with or without coalescing.
 func TestDatagramLongerThanAnyPacketIsCounted(t *testing.T) {
-	for _, c := range []Config{{}, {NoGRO: true}} {
-		t.Run(fmt.Sprintf("no GRO %v", c.NoGRO), func(t *testing.T) {
+	for _, c := range []Config{{}, {NoGRO: true}, {Ring: true}} {
+		t.Run(fmt.Sprintf("no GRO %v, ring %v", c.NoGRO, c.Ring), func(t *testing.T) {
 			a, z := open(t, 1, Config{}), open(t, 2, c)
 			raw := make([]byte, maxRun)
 			b := bth.NewBurst(1, 4096)
@@ -222,7 +228,12 @@ func TestDatagramLongerThanAnyPacketIsCounted(t *testing.T) {
 
 // Sending and receiving bursts allocates nothing.
 func TestSocketDoesNotAllocate(t *testing.T) {
-	a, z := open(t, 1, Config{}), open(t, 2, Config{})
+	for _, c := range []Config{{}, {Ring: true}} {
+		t.Run(fmt.Sprintf("ring %v", c.Ring), func(t *testing.T) { doesNotAllocate(t, open(t, 1, Config{}), open(t, 2, c)) })
+	}
+}
+
+func doesNotAllocate(t *testing.T, a, z *socket) {
 	b := bth.NewBurst(64, 4096)
 	fill(b, pathTo(a, z), slices.Concat(repeat(32, 4096), repeat(32, 8))...)
 	round := func() {
@@ -238,9 +249,19 @@ func TestSocketDoesNotAllocate(t *testing.T) {
 
 // The kernel gives a packet to the socket that its destination QPN names.
 func TestShardsGetThePacketsOfTheirQueuePairs(t *testing.T) {
+	for _, ring := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ring %v", ring), func(t *testing.T) {
+			shardsGetTheirs(t, Config{Addr: netip.MustParseAddr("127.0.6.3"), NoGRO: true, Ring: ring})
+		})
+	}
+}
+
+func shardsGetTheirs(t *testing.T, c Config) {
 	const n = 4
-	c := Config{Addr: netip.MustParseAddr("127.0.6.3"), NoGRO: true}
 	links, err := OpenShards(c, n)
+	if errors.Is(err, ErrRing) {
+		t.Skipf("needs CAP_NET_RAW and Linux 6.2: %v", err)
+	}
 	if err != nil {
 		t.Skipf("needs UDP port 4791 on loopback: %v", err)
 	}

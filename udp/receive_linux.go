@@ -69,7 +69,7 @@ func (r *receiveRing) reset(i int) {
 
 // Receive implements Link.
 func (s *socket) Receive() []bth.Datagram {
-	if ds := s.receiveFrom(s.fd, s.rx.local); len(ds) > 0 || len(s.groups) == 0 {
+	if ds := s.receiveOwn(); len(ds) > 0 || len(s.groups) == 0 {
 		return ds
 	}
 	for range s.groups {
@@ -80,6 +80,14 @@ func (s *socket) Receive() []bth.Datagram {
 		}
 	}
 	return nil
+}
+
+// receiveOwn receives a burst of what was sent to the link's address.
+func (s *socket) receiveOwn() []bth.Datagram {
+	if s.ring != nil {
+		return s.fromRing()
+	}
+	return s.receiveFrom(s.fd, s.rx.local)
 }
 
 // receiveFrom receives a burst of what was sent to dst.
@@ -148,12 +156,26 @@ func (s *socket) slot(i int, dst netip.Addr) {
 		s.datagram(&d, data, 0, m.hdr.Flags&unix.MSG_TRUNC != 0)
 		return
 	}
+	s.pieces(&d, data, piece, 0)
+}
+
+// pieces adds a coalesced run to the burst. guess is the first one's IPv4
+// identification, most likely.
+func (s *socket) pieces(d *bth.Datagram, data []byte, piece int, guess uint16) {
 	s.stats[rxCoalesced]++
-	guess := uint16(0)
 	for len(data) > 0 {
 		n := min(piece, len(data))
-		guess = s.datagram(&d, data[:n:n], guess, false) + 1
+		guess = s.datagram(d, data[:n:n], guess, false) + 1
 		data = data[n:]
+	}
+}
+
+// single adds a datagram whose IPv4 identification d tells.
+func (s *socket) single(d *bth.Datagram, data []byte) {
+	id, n := d.ID, len(s.rx.out)
+	if s.datagram(d, data, id, false); len(s.rx.out) > n && d.ID != id {
+		s.rx.out = s.rx.out[:n]
+		s.stats[rxBadICRC]++
 	}
 }
 

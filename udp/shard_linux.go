@@ -12,14 +12,14 @@ func openNativeShards(c Config, n int) ([]Link, error) {
 	}
 	probe := c
 	probe.SrcPorts = 1
-	alone, err := openSocket(probe, false)
+	alone, err := openSocket(probe, share{})
 	if err != nil {
 		return nil, err
 	}
 	_ = alone.Close()
 	var links []Link
-	for range n {
-		s, err := openSocket(c, true)
+	for i := range n {
+		s, err := openSocket(c, share{i, n})
 		if err == nil && len(links) == n-1 {
 			err = steer(s.fd, n)
 		}
@@ -41,12 +41,15 @@ func closeAll(links ...Link) {
 }
 
 // steer makes the kernel choose the socket of a group by the low bits of the
-// destination QPN: byte 7 of the BTH, with which the UDP payload starts. The
-// index is that of binding.
+// destination QPN. The index is that of binding.
 func steer(fd, n int) error {
 	return attachFilter(fd, unix.SO_ATTACH_REUSEPORT_CBPF, []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 7},
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: qpnLowByte},
 		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: uint32(n - 1)},
 		{Code: unix.BPF_RET | unix.BPF_A},
 	})
 }
+
+// qpnLowByte is where the low bits of the destination QPN are in the BTH, with which
+// the UDP payload starts.
+const qpnLowByte = 7

@@ -25,6 +25,7 @@ type socket struct {
 	zone  uint32
 	v6    bool
 	stats counters
+	ring  *packetRing // nil: the socket itself receives
 	rx    receiveRing
 	tx    sendRing
 	from  []sender
@@ -40,17 +41,17 @@ type socket struct {
 }
 
 func openNative(c Config) (Link, error) {
-	s, err := openSocket(c, false)
+	s, err := openSocket(c, share{})
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// openSocket opens one link; shared, others may have the same address.
-func openSocket(c Config, shared bool) (*socket, error) {
+// openSocket opens one link. If it is one of several shards, they share the address.
+func openSocket(c Config, of share) (*socket, error) {
 	s := &socket{info: Info{Addr: c.Addr, Kind: "socket"}, fd: -1, bells: [waiters]bell{{fd: -1}, {fd: -1}}, v6: c.Addr.Is6()}
-	if err := s.open(c, shared); err != nil {
+	if err := s.open(c, of); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -60,7 +61,7 @@ func openSocket(c Config, shared bool) (*socket, error) {
 	return s, nil
 }
 
-func (s *socket) open(c Config, shared bool) (err error) {
+func (s *socket) open(c Config, of share) (err error) {
 	family := unix.AF_INET
 	if s.v6 {
 		family = unix.AF_INET6
@@ -76,7 +77,7 @@ func (s *socket) open(c Config, shared bool) (err error) {
 	if err := s.setOptions(); err != nil {
 		return err
 	}
-	if shared {
+	if of.n > 0 {
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 			return fmt.Errorf("udp: cannot share a port between shards: %w", err)
 		}
@@ -84,10 +85,29 @@ func (s *socket) open(c Config, shared bool) (err error) {
 	s.info.RecvBuffer = s.sizeBuffer(unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, c.RecvBuffer)
 	s.info.SendBuffer = s.sizeBuffer(unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, c.SendBuffer)
 	s.setOffloads(c)
-	if err := s.bind(c.Addr); err != nil {
+	ring := c.Ring || os.Getenv("GOROCE_RING") == "1"
+	if ring {
+		err = dropAll(s.fd)
+	}
+	if err := errors.Join(err, s.bind(c.Addr)); err != nil {
 		return err
 	}
+	if ring {
+		if err := s.openRing(c, of); err != nil {
+			return err
+		}
+	}
 	return s.openSenders(c)
+}
+
+// openRing makes the link receive through a ring.
+func (s *socket) openRing(c Config, of share) (err error) {
+	if err := ringWorks(); err != nil {
+		return err
+	}
+	s.info.Kind = "packet ring"
+	s.ring, err = openRing(c.Addr.WithZone(""), s.zone, bth.Port, c.RecvBuffer, of)
+	return err
 }
 
 // setOptions makes the IP header predictable and its ECN bits visible.
@@ -190,7 +210,11 @@ func (s *socket) Info() Info { return s.info }
 
 // Counters implements Link.
 func (s *socket) Counters(f func(string, uint64)) {
-	s.stats[rxSocketFull] = socketDrops(s.fd)
+	if s.ring != nil {
+		s.stats[rxSocketFull] = s.ring.drops()
+	} else {
+		s.stats[rxSocketFull] = socketDrops(s.fd)
+	}
 	s.stats.each(f)
 }
 
@@ -203,6 +227,9 @@ func (s *socket) Close() error {
 		if f.fd != s.fd {
 			_ = unix.Close(f.fd)
 		}
+	}
+	if s.ring != nil {
+		s.ring.close()
 	}
 	for i := range s.bells {
 		s.bells[i].close()

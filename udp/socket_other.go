@@ -2,7 +2,14 @@
 
 package udp
 
-func openNative(c Config) (Link, error) { return openPortable(c) }
+import "fmt"
+
+func openNative(c Config) (Link, error) {
+	if c.Ring {
+		return nil, fmt.Errorf("udp: %w", ErrRing)
+	}
+	return openPortable(c)
+}
 
 func openNativeShards(c Config, _ int) ([]Link, error) {
 	l, err := Open(c)

@@ -37,6 +37,8 @@ type Config struct {
 	RecvBuffer, SendBuffer int
 	// Portable uses the portable socket even where a faster one exists.
 	Portable bool
+	// Ring receives without system calls, with the right to; see udp.Config.
+	Ring bool
 	// NoGSO and NoGRO leave the kernel's segmentation offload unused; see
 	// udp.Config.
 	NoGSO, NoGRO bool
@@ -182,7 +184,7 @@ func (c *Config) open() ([]udp.Link, error) {
 		var err error
 		links, err = udp.OpenShards(udp.Config{
 			Addr: c.Addr, RecvBuffer: c.RecvBuffer, SendBuffer: c.SendBuffer, Portable: c.Portable,
-			NoGSO: c.NoGSO, NoGRO: c.NoGRO, SrcPorts: c.SrcPorts,
+			Ring: c.Ring, NoGSO: c.NoGSO, NoGRO: c.NoGRO, SrcPorts: c.SrcPorts,
 		}, c.Shards)
 		if err != nil {
 			return nil, err

@@ -39,6 +39,9 @@ func openPair(t testing.TB, cfg [2]verbs.Config, size int, cc verbs.ConnectConfi
 			if errors.As(err, &inUse) {
 				t.Skipf("needs UDP port 4791 on loopback: %v", err)
 			}
+			if errors.Is(err, udp.ErrRing) {
+				t.Skipf("needs CAP_NET_RAW and Linux 6.2: %v", err)
+			}
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = dev.Close() })
@@ -141,6 +144,8 @@ func TestPairAllOperations(t *testing.T) {
 		{"socket", func(t *testing.T) [2]verbs.Config { return loopback(verbs.Config{}) }},
 		{"socket polled", func(t *testing.T) [2]verbs.Config { return loopback(verbs.Config{Polled: true}) }},
 		{"portable socket", func(t *testing.T) [2]verbs.Config { return loopback(verbs.Config{Portable: true}) }},
+		{"packet ring", func(t *testing.T) [2]verbs.Config { return loopback(verbs.Config{Ring: true}) }},
+		{"packet ring polled", func(t *testing.T) [2]verbs.Config { return loopback(verbs.Config{Ring: true, Polled: true}) }},
 		{"socket, 2 % of packets lost", func(t *testing.T) [2]verbs.Config {
 			c := loopback(verbs.Config{Faults: lossy, FaultSeed: 1})
 			c[1].FaultSeed = 2

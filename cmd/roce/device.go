@@ -30,6 +30,7 @@ type deviceFlags struct {
 	dev      string
 	gidIndex int
 	pcap     string
+	ring     bool
 }
 
 func (f *deviceFlags) register(cmd *cobra.Command) { f.registerDevice(cmd, "gid-idx", "g") }
@@ -40,6 +41,7 @@ func (f *deviceFlags) registerDevice(cmd *cobra.Command, index, letter string) {
 	fs.StringVarP(&f.dev, "dev", "d", "", "local `ADDRESS` or interface to use (default: the address that reaches the peer)")
 	fs.IntVarP(&f.gidIndex, index, letter, -1, "with an interface as --dev: `INDEX` of its address, see 'roce info'")
 	fs.StringVar(&f.pcap, "pcap", "", "write all packets sent and received to `FILE`, for Wireshark or 'roce decode'")
+	fs.BoolVar(&f.ring, "ring", false, "receive through a packet ring: shorter latency, less bandwidth; needs CAP_NET_RAW and Linux 6.2")
 	f.faultFlags.register(cmd)
 	f.congestion.register(cmd)
 	aliasFlag(cmd, "ib-dev", "dev")
@@ -149,7 +151,7 @@ func (f *deviceFlags) createCapture() (*packetFile, error) {
 
 // open opens the device. capture, which may be nil, gets its packets.
 func (f *deviceFlags) open(c verbs.Config, capture *packetFile) (*verbs.Device, error) {
-	c.Faults = f.faults
+	c.Faults, c.Ring = f.faults, f.ring
 	f.congestion.configure(&c)
 	if capture != nil {
 		c.Tap = capture.write
