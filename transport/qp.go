@@ -59,7 +59,7 @@ func newQP(p *qp.Pair) *QP {
 func (q *QP) reset() {
 	q.ClearQueues()
 	q.req = requester{ackTimer: never, rnrTimer: never, earlyTimer: never}
-	q.rsp = responder{nakTimer: never}
+	q.rsp = responder{lazyTimer: never, nakTimer: never}
 	q.path, q.peer, q.ctl = bth.Path{}, netip.Addr{}, congestion.Fixed(1)
 	q.pace, q.np = pacer{}, notifier{next: q.np.next}
 	q.hinted, q.commEst, q.drained = false, false, false
@@ -159,7 +159,7 @@ func (e *Engine) path(av qp.AddressVector, to bth.QPN) bth.Path {
 
 // deadline returns the earliest of the pair's timers.
 func (q *QP) deadline() time.Duration {
-	return min(q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer, q.pace.deadline())
+	return min(q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer, q.rsp.lazyTimer, q.pace.deadline())
 }
 
 // fail moves the pair to ERR and flushes everything. The completion of the work
@@ -211,7 +211,8 @@ func (e *Engine) flush(q *QP) {
 }
 
 func (e *Engine) flushSend(q *QP) {
-	q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer, q.rsp.nakTimer = never, never, never, never
+	q.req.ackTimer, q.req.rnrTimer, q.req.earlyTimer = never, never, never
+	q.rsp.nakTimer, q.rsp.lazyTimer = never, never
 	for q.SQ.Len() > 0 {
 		w := q.SQ.At(q.SQ.Head())
 		e.pushSend(q, w, &cq.WC{Status: cq.WRFlushErr})

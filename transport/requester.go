@@ -242,7 +242,7 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	off := uint64(k) * uint64(mtu)
 	pos := position(k, w.Track.Packets)
 	p := e.header(q, requestOpcode(w.Op, pos), w.Track.First.Add(k))
-	p.AckReq = pos.Ends() || q.req.probing || q.req.mustAsk || q.req.sinceAck+1 >= e.askEvery(q)
+	p.AckReq = pos.Ends() && !q.req.unhurried(w) || q.req.probing || q.req.mustAsk || q.req.sinceAck+1 >= e.askEvery(q)
 	var payload []byte
 	switch w.Op {
 	case qp.RDMARead:
@@ -271,6 +271,17 @@ func (e *Engine) build(q *QP, w *qp.SendWQE, k, n int, b *bth.Burst) cq.Status {
 	}
 	e.frame(q, f, payload)
 	return cq.Success
+}
+
+// lazyInterval is the most packets without a completion that do not ask for an
+// acknowledgement at their message's end.
+const lazyInterval = 16
+
+// unhurried reports whether the end of the message need not ask for an
+// acknowledgement: nobody waits for its completion, and a peer of this package
+// acknowledges it a little later all the same. Others need not, and rxe does not.
+func (r *requester) unhurried(w *qp.SendWQE) bool {
+	return r.selective && w.Flags&qp.Signaled == 0 && !w.Op.Answered() && r.sinceAck+1 < lazyInterval
 }
 
 // solicited returns the SE bit: it belongs to packets that complete a receive.
@@ -446,6 +457,10 @@ func (e *Engine) expire(now time.Duration, q *QP) {
 		e.ready.push(q)
 	} else if r.earlyTimer <= now {
 		e.earlyTimeout(now, q)
+		e.ready.push(q)
+	}
+	if q.rsp.lazyTimer <= now {
+		q.rsp.ackLazily()
 		e.ready.push(q)
 	}
 	if q.rsp.nakTimer <= now {

@@ -20,6 +20,10 @@ type responder struct {
 	// sequence NAK.
 	got, gotAtNAK uint64
 
+	// When a message that did not ask for it is acknowledged, and its PSN.
+	lazyTimer time.Duration
+	lazyPSN   bth.PSN
+
 	// A sequence NAK is repeated when its packet does not come.
 	nakTimer time.Duration
 	naks     uint8 // repetitions
@@ -56,7 +60,7 @@ type message struct {
 }
 
 func (r *responder) start(a *qp.Attr) {
-	*r = responder{expect: a.RQPSN, askedFor: a.RQPSN.Add(-1), lastDup: a.RQPSN, nakTimer: never}
+	*r = responder{expect: a.RQPSN, askedFor: a.RQPSN.Add(-1), lastDup: a.RQPSN, lazyTimer: never, nakTimer: never}
 	r.resize(int(a.MaxDestRDAtomic))
 }
 
@@ -113,7 +117,7 @@ func (e *Engine) inSequence(now time.Duration, q *QP, p *bth.Packet, info *bth.I
 		v = e.checkContents(q, p, info)
 	}
 	if v.nak == 0 {
-		v = e.execute(q, p, info)
+		v = e.execute(now, q, p, info)
 	}
 	if v.nak != 0 {
 		e.refuse(q, p, v)
@@ -356,7 +360,7 @@ func (e *Engine) receiveNotPosted(q *QP) {
 }
 
 // execute does what the request says and moves on.
-func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
+func (e *Engine) execute(now time.Duration, q *QP, p *bth.Packet, info *bth.Info) verdict {
 	r := &q.rsp
 	psns := 1
 	switch info.Op {
@@ -403,10 +407,40 @@ func (e *Engine) execute(q *QP, p *bth.Packet, info *bth.Info) verdict {
 	if (info.Op == bth.OpSend || info.Op == bth.OpWrite) && info.Pos.Ends() {
 		e.endMessage(q, p, info)
 	}
-	if p.AckReq && q.Attr.State != qp.Err && r.msgAcked(info) {
+	switch {
+	case q.Attr.State == qp.Err:
+	case !r.msgAcked(info):
+		r.lazyTimer = never // the answer acknowledges what precedes it
+	case p.AckReq:
+		r.lazyTimer = never
 		r.queue.ack(p.PSN, r.msn)
+	case info.Pos.Ends():
+		r.ackLater(now, p.PSN)
 	}
 	return verdict{}
+}
+
+// lazyAck is how long a message is not acknowledged that does not ask for it. It is
+// far below minTailProbe, from which on a requester takes silence for a loss.
+const lazyAck = 50 * time.Microsecond
+
+// ackLater arranges that a message is acknowledged that does not ask for it: a
+// requester of this package leaves that out where nobody waits for a completion, see
+// unhurried. To others that do so nothing is owed, and rxe sends nothing either.
+func (r *responder) ackLater(now time.Duration, psn bth.PSN) {
+	if !r.selective {
+		return
+	}
+	r.lazyPSN = psn
+	if r.lazyTimer == never {
+		r.lazyTimer = now + lazyAck
+	}
+}
+
+// ackLazily sends the acknowledgement whose time has come.
+func (r *responder) ackLazily() {
+	r.lazyTimer = never
+	r.queue.ack(r.lazyPSN, r.msn)
 }
 
 // answerOnce answers FLUSH and ATOMIC WRITE by an empty READ response, and

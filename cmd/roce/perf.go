@@ -153,7 +153,7 @@ func (f *perfFlags) register(cmd *cobra.Command) {
 	fs.BoolVar(&f.JSON, "json", false, "print the result, or the error, as one JSON object")
 	fs.BoolVar(&f.Verbose, "verbose", false, "print the device's counters at the end")
 	if t.Verb == perf.Send || t.Verb == perf.Write {
-		fs.IntVarP(&f.Inline, "inline_size", "I", 0, "copy messages of up to so many `BYTES` at the post")
+		fs.IntVarP(&f.Inline, "inline_size", "I", choose(bw, 0, perf.LatencyInline), "copy messages of up to so many `BYTES` at the post")
 	}
 	if t.Verb == perf.Send {
 		fs.IntVarP(&f.RxDepth, "rx-depth", "r", 0, "`NUMBER` of receives posted per queue pair (default 512; UC and UD 16000)")

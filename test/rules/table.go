@@ -31,6 +31,7 @@ var sections = []section{
 		{"fatal error with earlier answers waiting", "they are sent, then the NAK, once; afterwards silence", "9.9.3", t("transport.TestPairAnswersBeforeItsLastNAKAreSent"), ""},
 		{"message executed", "MSN counts it: SEND and WRITE at the end, READ when accepted", "C9-148", t("transport.TestResponderMSNCountsMessages"), ""},
 		{"AckReq on several packets of a burst", "one ACK for the last; never past READ data", "9.7.5.1.2", t("transport.TestResponderACKsAreCoalesced", "transport.TestResponderACKDoesNotOvertakeReadData"), "rxe: an ACK for each"},
+		{"message end without AckReq", "nothing; to a peer of this package, which has agreed, an ACK 50 µs later", "9.7.5.1.2", t("transport.TestResponderOwesNothingElse", "transport.TestResponderAcknowledgesUnaskedALittleLater", "transport.TestResponderAcknowledgesUnaskedOnce"), "rxe: nothing"},
 		{"address, type, state or partition does not fit", "dropped, counted by reason", "9.6.1", t("transport.TestEngineDropsWhatIsNotForIt"), ""},
 	}},
 	{"Duplicates", []rule{

@@ -277,8 +277,24 @@ func (c *Config) largest() int {
 // signalBytes bounds what is sent between two completions.
 const signalBytes = 1 << 20
 
+// LatencyInline is Config.Inline of the latency tests unless it is given, about as
+// perftest has it on network cards, and latencyMod how many such messages share one
+// completion: nobody waits for it, since their memory is free after the post.
+const (
+	LatencyInline = 220
+	latencyMod    = 16
+)
+
+// inline reports whether messages of a size are copied at the post.
+func (c *Config) inline(size int) bool {
+	return size <= c.Inline && (c.Test.Verb == Send || c.Test.Verb == Write)
+}
+
 // cqMod is how many messages of a size share one completion.
 func (c *Config) cqMod(size int) int {
+	if c.Test.Latency && c.inline(size) {
+		return latencyMod
+	}
 	return max(1, min(c.CQMod, signalBytes/size))
 }
 

@@ -123,7 +123,7 @@ func (e *end) prepare(l *lane, f *flow) {
 // on.
 func (e *end) carry(wr *qp.SendWR, from, n int) {
 	switch {
-	case e.cfg.Inline >= n && (wr.Op == qp.Send || wr.Op == qp.RDMAWrite):
+	case e.cfg.inline(n):
 		wr.Inline = e.mem.Bytes()[from : from+n]
 	case wr.SGE == nil:
 		wr.SGE = []mr.SGE{e.mem.SGE(from, n)}
