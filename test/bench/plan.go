@@ -34,6 +34,7 @@ type cell struct {
 	Size   int    `json:"size"`               // bytes
 	QPs    int    `json:"queue_pairs"`        // 1 but for queues
 	Events bool   `json:"events"`             // sleeps where there is nothing to do, instead of spinning
+	Ring   bool   `json:"packet_ring"`        // receives through one, which needs a privilege
 	Core   bool   `json:"needed_by_a_target"` // measured by -quick too
 }
 
@@ -42,6 +43,9 @@ func (c cell) name() string {
 	s := c.Tool
 	if c.Op != "" {
 		s += " " + c.Op
+	}
+	if c.Ring {
+		s += " (packet ring)"
 	}
 	if c.Events {
 		s += " (events)"
@@ -132,6 +136,7 @@ func planBandwidth(add func(cell)) {
 		add(cell{Metric: bandwidth, Tool: "UCX", Op: "put", Size: size})
 		add(cell{Metric: bandwidth, Tool: "UCX", Op: "tag", Size: size, Core: core})
 		if core {
+			add(cell{Metric: bandwidth, Tool: "goroce", Op: "WRITE", Size: size, Ring: true})
 			add(cell{Metric: bandwidth, Tool: "goroce", Op: "WRITE", Size: size, Events: true})
 			add(cell{Metric: bandwidth, Tool: "floor", Size: size, Events: true, Core: true})
 		}
@@ -143,6 +148,7 @@ func planLatency(add func(cell)) {
 		core := size == 8
 		add(cell{Metric: latency, Tool: "goroce", Op: "WRITE", Size: size, Core: core})
 		add(cell{Metric: latency, Tool: "floor", Op: "ping-pong", Size: size, Core: core})
+		add(cell{Metric: latency, Tool: "goroce", Op: "WRITE", Size: size, Ring: true, Core: core})
 		add(cell{Metric: latency, Tool: "UCX", Op: "put", Size: size, Core: core})
 		add(cell{Metric: latency, Tool: "UCX", Op: "tag", Size: size, Core: core})
 		add(cell{Metric: latency, Tool: "libfabric", Op: "message", Size: size, Core: core})
@@ -153,6 +159,7 @@ func planLatency(add func(cell)) {
 
 func planRate(add func(cell)) {
 	add(cell{Metric: rate, Tool: "goroce", Op: "WRITE", Size: 8, Core: true})
+	add(cell{Metric: rate, Tool: "goroce", Op: "WRITE", Size: 8, Ring: true})
 	add(cell{Metric: rate, Tool: "floor", Size: 8})
 	add(cell{Metric: rate, Tool: "UCX", Op: "put", Size: 8})
 	add(cell{Metric: rate, Tool: "UCX", Op: "tag", Size: 8})
@@ -175,6 +182,7 @@ func planVeth(add func(cell)) {
 	}
 	add(cell{Metric: latency, Tool: "goroce", Op: "WRITE", Size: 8})
 	add(cell{Metric: latency, Tool: "floor", Op: "ping-pong", Size: 8})
+	add(cell{Metric: latency, Tool: "goroce", Op: "WRITE", Size: 8, Ring: true})
 	add(cell{Metric: latency, Tool: "UCX", Op: "put", Size: 8})
 	add(cell{Metric: latency, Tool: "UCX", Op: "tag", Size: 8})
 	add(cell{Metric: latency, Tool: "libfabric", Op: "message", Size: 8})

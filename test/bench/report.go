@@ -78,7 +78,7 @@ func (r *results) writeLatency(p *page, charts map[string]string) {
 		return
 	}
 	p.line("## Latency, loopback\n")
-	p.line("µs, half a round trip: the median of a run, except libfabric's, whose tool gives an average. Both sides poll unless it says events, where they sleep. The floor's packet is as long as a WRITE's.\n")
+	p.line("µs, half a round trip: the median of a run, except libfabric's, whose tool gives an average. Both sides poll unless it says events, where they sleep. The floor's packet is as long as a WRITE's, and it uses UDP sockets; a packet ring (`--ring`) is memory that the kernel receives into, and needs CAP_NET_RAW. goroce posts up to 220 bytes inline, as perftest does on network cards, and 15 of 16 such messages without a completion.\n")
 	p.bySize(all, func(s *series) string { return spreadText(s.Sum) })
 	p.chart(charts, "latency", "Latency by message size")
 }

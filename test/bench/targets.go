@@ -33,12 +33,13 @@ type which struct {
 	size   int
 	qps    int
 	events bool
+	ring   bool
 	better bool // of both modes, round by round, whatever events says
 }
 
 func (w which) is(c cell) bool {
 	return c.Place == w.place && c.Metric == w.metric && c.Tool == w.tool && c.Op == w.op &&
-		c.Size == w.size && c.QPs == max(1, w.qps) && c.Events == w.events
+		c.Size == w.size && c.QPs == max(1, w.qps) && c.Events == w.events && c.Ring == w.ring
 }
 
 const mib = 1 << 20
@@ -76,11 +77,14 @@ func allTargets() []target {
 			atLeast(op+" 1 MiB, bandwidth : the floor", 0.75, own, floorOf(mib)))
 	}
 	short := on(latency, "goroce", "WRITE", 8)
+	ring := short
+	ring.ring = true
 	busy := on(queues, "goroce", "WRITE", queueSize)
 	return append(all,
 		atLeast("WRITE 64 KiB, bandwidth : one iperf3 TCP stream", 1.3, on(bandwidth, "goroce", "WRITE", 64<<10), on(bandwidth, "iperf3", "", 64<<10)),
 		ifUsual(atLeast("WRITE 64 KiB, bandwidth : the same with "+usual, 1.3, on(bandwidth, "goroce", "WRITE", 64<<10), on(bandwidth, "iperf3", usual, 64<<10))),
 		atMost("WRITE 8 B, latency, polled : UDP ping-pong, polled", 1.25, false, short, on(latency, "floor", "ping-pong", 8)),
+		atMost("WRITE 8 B, latency, polled, packet ring : UDP ping-pong, polled", 1.25, false, ring, on(latency, "floor", "ping-pong", 8)),
 		atMost("WRITE 8 B, latency, polled : UCX over TCP, put", 1, true, short, on(latency, "UCX", "put", 8)),
 		atMost("WRITE 8 B, latency, polled : UCX over TCP, tagged message", 1, true, short, on(latency, "UCX", "tag", 8)),
 		atMost("WRITE 8 B, latency, polled : libfabric over TCP", 1, true, short, on(latency, "libfabric", "message", 8)),

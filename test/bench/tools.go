@@ -67,6 +67,9 @@ func pairRoce(t *tool, c cell, s site, port int, e extent) (command, command) {
 	if c.Events {
 		options = append(options, "-e")
 	}
+	if c.Ring {
+		options = append(options, "--ring")
+	}
 	base := append([]string{t.program, "perf", test}, options...)
 	return command{args: join(base, "-d", s.server)}, command{args: join(base, "-d", s.client, s.server)}
 }
