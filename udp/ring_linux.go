@@ -315,7 +315,10 @@ func (r *packetRing) drops() uint64 {
 	return r.lost
 }
 
-var ringWorks = sync.OnceValue(probeRing)
+var probedRing = sync.OnceValue(probeRing)
+
+// RingError returns why this process cannot have a packet ring, nil if it can.
+func RingError() error { return probedRing() }
 
 // probeRing tells whether the kernel says of a run on loopback how long its packets
 // are. Before Linux 6.2 it drops runs instead.

@@ -102,7 +102,7 @@ func (s *socket) open(c Config, of share) (err error) {
 
 // openRing makes the link receive through a ring.
 func (s *socket) openRing(c Config, of share) (err error) {
-	if err := ringWorks(); err != nil {
+	if err := RingError(); err != nil {
 		return err
 	}
 	s.info.Kind = "packet ring"

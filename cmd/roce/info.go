@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 
 	"github.com/goroce/goroce/bth"
 	"github.com/goroce/goroce/cq"
@@ -53,9 +54,16 @@ type hostInfo struct {
 	GIDs    []gidInfo   `json:"gids"`
 	Path    *verbs.Path `json:"path,omitempty"`
 	Buffers bufferInfo  `json:"socket_buffers"`
+	Ring    ringInfo    `json:"packet_ring"`
 	Memlock memlockInfo `json:"memlock"`
 	Limits  limitInfo   `json:"limits"`
 	Notes   []string    `json:"notes"`
+}
+
+// ringInfo tells whether --ring can be used, or else why not.
+type ringInfo struct {
+	Usable bool   `json:"usable"`
+	Reason string `json:"reason,omitempty"`
 }
 
 type gidInfo struct {
@@ -140,6 +148,11 @@ func gatherInfo(peer netip.Addr) (*hostInfo, error) {
 	if peer.IsValid() {
 		h.addPath(peer)
 	}
+	if err := udp.RingError(); err != nil {
+		h.Ring.Reason = strings.TrimPrefix(err.Error(), "udp: ")
+	} else {
+		h.Ring.Usable = true
+	}
 	h.Memlock.Limit, h.Memlock.Known = mr.MemlockLimit()
 	if h.Memlock.Known && h.Memlock.Limit < 64<<20 && os.Geteuid() != 0 {
 		h.note("Pinned memory is limited to %s: raise it with `ulimit -l` or give a container IPC_LOCK. Unpinned memory has no limit.", bytesText(h.Memlock.Limit))
@@ -215,6 +228,11 @@ func (h *hostInfo) print(out io.Writer) {
 	}
 	if h.Buffers.Kind != "" {
 		fmt.Fprintf(out, "\nsocket buffers    receive %s (asked for %s), send %s\n", bytesText(uint64(h.Buffers.Granted)), bytesText(uint64(h.Buffers.Asked)), bytesText(uint64(h.Buffers.Send)))
+	}
+	if h.Ring.Usable {
+		fmt.Fprintln(out, "packet ring       usable (--ring)")
+	} else {
+		fmt.Fprintf(out, "packet ring       not usable: %s\n", h.Ring.Reason)
 	}
 	if h.Memlock.Known {
 		fmt.Fprintf(out, "memlock limit     %s\n", bytesText(h.Memlock.Limit))
