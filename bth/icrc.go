@@ -290,6 +290,11 @@ func slice(r uint32, b []byte) uint32 {
 			t[3][b[4]] ^ t[2][b[5]] ^ t[1][b[6]] ^ t[0][b[7]]
 		b = b[8:]
 	}
+	if len(b) >= 4 {
+		r ^= binary.LittleEndian.Uint32(b)
+		r = t[3][byte(r)] ^ t[2][byte(r>>8)] ^ t[1][byte(r>>16)] ^ t[0][r>>24]
+		b = b[4:]
+	}
 	for _, c := range b {
 		r = t[0][byte(r)^c] ^ r>>8
 	}

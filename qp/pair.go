@@ -84,11 +84,12 @@ func (p *Pair) PostSend(wr *SendWR) error {
 		return err
 	}
 	w := p.SQ.push()
-	sge, data := append(w.sge[:0], wr.SGE...), append(w.data[:0], wr.Inline...)
-	*w = SendWQE{SendWR: *wr, Dest: w.Dest, sge: sge, data: data}
-	w.SGE, w.Length = sge, uint32(mr.Total(sge))
+	w.SendWR, w.Track = *wr, Track{}
+	w.sge = append(w.sge[:0], wr.SGE...)
+	w.SGE, w.Length = w.sge, uint32(mr.Total(w.sge))
 	if wr.Inline != nil {
-		w.Inline, w.Length = data, uint32(len(data))
+		w.data = append(w.data[:0], wr.Inline...)
+		w.Inline, w.Length = w.data, uint32(len(w.data))
 	}
 	if wr.AH != nil {
 		w.sendTo(wr.AH)

@@ -394,7 +394,10 @@ func (e *Engine) frame(q *QP, f *bth.Frame, payload []byte) {
 func (e *Engine) header(q *QP, op bth.Opcode, psn bth.PSN) *bth.Packet {
 	// MigReq is 1 without path migration; some NICs take 0 for a migration
 	// and fall into a slow path.
-	e.out.BTH = bth.BTH{Opcode: op, MigReq: true, PKey: bth.PKeyDefault, DestQP: q.Attr.DestQPN, PSN: psn}
+	h := &e.out.BTH // field by field: a literal would be made elsewhere and copied
+	h.Opcode, h.DestQP, h.PSN = op, q.Attr.DestQPN, psn
+	h.MigReq, h.PKey, h.Version, h.PadCount = true, bth.PKeyDefault, 0, 0
+	h.Solicited, h.FECN, h.BECN, h.AckReq = false, false, false, false
 	return &e.out
 }
 

@@ -199,15 +199,20 @@ func (e *Engine) begin(now time.Duration, q *QP, w *qp.SendWQE) bool {
 		e.failLocal(q, cq.LocQPOpErr) // it could never start
 		return false
 	}
+	n := packets(uint64(w.Length), q.Attr.PathMTU)
+	if w.Op.Answered() && w.Op != qp.RDMARead {
+		n = 1
+	}
 	// The sink of a READ or atomic is checked when the answer comes: a wrong
-	// remote key then wins over a wrong local one, as on NICs.
-	if (!w.Op.Answered() || w.Op == qp.AtomicWrite) && w.Inline == nil && q.Domain.Check(w.SGE, 0) != 0 {
+	// remote key then wins over a wrong local one, as on NICs. What makes up one
+	// packet is checked when that is built.
+	if n > 1 && !w.Op.Answered() && w.Inline == nil && q.Domain.Check(w.SGE, 0) != 0 {
 		e.failLocal(q, cq.LocProtErr)
 		return false
 	}
-	w.Track = qp.Track{First: r.max, Packets: packets(uint64(w.Length), q.Attr.PathMTU), Piece: max(r.chunk, pieceOf(q.ctl.Window(), &q.Attr))}
-	if w.Op.Answered() && w.Op != qp.RDMARead {
-		w.Track.Packets = 1
+	w.Track.First, w.Track.Packets, w.Track.Piece = r.max, n, r.chunk
+	if w.Op == qp.RDMARead {
+		w.Track.Piece = max(r.chunk, pieceOf(q.ctl.Window(), &q.Attr))
 	}
 	return true
 }
