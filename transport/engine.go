@@ -133,10 +133,11 @@ func (e *Engine) freeQPN() bth.QPN {
 // Destroy ends a queue pair. Its outstanding work requests vanish without
 // completions.
 func (e *Engine) Destroy(q *QP) {
-	if e.qps[q.QPN] != q {
+	if q.destroyed {
 		return
 	}
 	delete(e.qps, q.QPN)
+	q.destroyed = true
 	for _, g := range e.Groups(q) {
 		_, _ = e.Detach(q, g)
 	}
@@ -160,7 +161,7 @@ func (e *Engine) Len() int { return len(e.qps) }
 
 // PostSend posts a send work request and makes the pair ready to transmit.
 func (e *Engine) PostSend(q *QP, wr *qp.SendWR) error {
-	if e.qps[q.QPN] != q {
+	if q.destroyed {
 		return ErrDestroyed
 	}
 	if err := q.PostSend(wr); err != nil {
@@ -170,14 +171,14 @@ func (e *Engine) PostSend(q *QP, wr *qp.SendWR) error {
 	case qp.Err, qp.SQE:
 		e.flushSend(q)
 	default:
-		e.kick(q)
+		e.ready.push(q) // no timer begins by that
 	}
 	return nil
 }
 
 // PostRecv posts a receive work request.
 func (e *Engine) PostRecv(q *QP, wr *qp.RecvWR) error {
-	if e.qps[q.QPN] != q {
+	if q.destroyed {
 		return ErrDestroyed
 	}
 	if err := q.PostRecv(wr); err != nil {

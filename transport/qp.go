@@ -30,6 +30,8 @@ type QP struct {
 	req       requester
 	rsp       responder
 
+	destroyed bool
+
 	hinted  bool // the peer's source port is one of ours: see offer
 	commEst bool // COMM_EST was raised
 	drained bool // SQ_DRAINED was raised since SQD was entered
@@ -69,7 +71,7 @@ func (q *QP) reset() {
 // Modify changes attributes and state (IBA 11.2.5.2). It applies the whole call
 // or nothing.
 func (e *Engine) Modify(now time.Duration, q *QP, a *qp.Attr, mask qp.AttrMask) error {
-	if e.qps[q.QPN] != q {
+	if q.destroyed {
 		return ErrDestroyed
 	}
 	if mask&qp.AttrAV != 0 && (a.AV.DGID.Is4() || a.AV.DGID.Is4In6()) != e.cfg.Local.Is4() {
