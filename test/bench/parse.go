@@ -123,6 +123,9 @@ func parsePerftest(out []byte) (reading, error) {
 		if err != nil {
 			return reading{}, err
 		}
+		if mpps <= 0 { // it could not find out the processor's frequency
+			return reading{}, fmt.Errorf("perftest gives a rate of %v", mpps)
+		}
 		return reading{Gbps: gbps, Mpps: mpps}, nil
 	}
 	return reading{}, errors.New("no table of perftest with Gb/s")

@@ -17,7 +17,7 @@ const (
 	guestRoce   = "/root/roce"
 	guestLimit  = 60 // seconds that a command may take
 	guestTime   = 5  // seconds that data flow
-	guestRounds = 3
+	guestRounds = 5
 	guestCPUs   = "2" // one for each of the two processes
 )
 
