@@ -99,7 +99,7 @@ func newPerfTestCommand(t perf.Test) *cobra.Command {
 
 Without SERVER it is the server and waits for a client; with SERVER it is the client.
 The other side may be ib_%s, which may need its RoCE v2 GID (-x INDEX). Both sides
-need the same options; -d, -I, -t, -e and those of the output may differ.`, kind, perfWords[t.Verb], t),
+need the same options; -d, -I, -t, -e, --ring and those of the output may differ.`, kind, perfWords[t.Verb], t),
 		Example: fmt.Sprintf(`  # against a Linux host with RDMA, which runs: ib_%[1]s -F
   roce perf %[1]s 192.0.2.7
 
