@@ -41,6 +41,31 @@ func TestRequesterAsksWhenACompletionIsWaitedFor(t *testing.T) {
 	}
 }
 
+// Packets that asked for nothing are not in flight: no answer to them is near, for which
+// a caller would wait with its next request.
+func TestUnaskedPacketsAreNotInFlight(t *testing.T) {
+	play(t, setup{window: 64}, func(s *script) {
+		s.agreed()
+		for k := range 10 {
+			s.postWrite(uint64(k), 0, 1, unsignaled)
+			s.want(at(1+k), ask(false))
+		}
+		if n := s.q.InFlight(); n != 0 {
+			t.Errorf("%d packets in flight, none of which asks", n)
+		}
+		s.postWrite(10, 0, 1)
+		s.want(at(11), ask(true))
+		if n := s.q.InFlight(); n != 11 {
+			t.Errorf("%d packets in flight, want the 11 that one answer is about", n)
+		}
+		s.hear(s.ack(11))
+		s.wantSent(10, cq.Success)
+		if n := s.q.InFlight(); n != 0 {
+			t.Errorf("%d packets in flight after the answer", n)
+		}
+	})
+}
+
 // What such a requester has lost is found by the timers as ever.
 func TestRequesterProbesForWhatItDidNotAskFor(t *testing.T) {
 	play(t, setup{}, func(s *script) {

@@ -147,8 +147,9 @@ func (e *Engine) setPath(q *QP) {
 	}
 }
 
-// InFlight returns how many packets have been sent that are not answered.
-func (q *QP) InFlight() int { return max(0, q.req.next.Sub(q.req.una)) }
+// InFlight returns how many packets have been sent whose answer is under way: they, or
+// a later one, asked for it.
+func (q *QP) InFlight() int { return max(0, q.req.next.Sub(q.req.una)-q.req.sinceAck) }
 
 // path returns the way to a queue pair at an address.
 func (e *Engine) path(av qp.AddressVector, to bth.QPN) bth.Path {

@@ -217,6 +217,7 @@ const (
 	rxQueueFull
 	rxCoalesced
 	rxSocketFull
+	rxRingReset
 	numCounters
 )
 
@@ -225,6 +226,7 @@ var counterNames = [numCounters]string{
 	rxPackets: "link_rx_packets", rxBytes: "link_rx_bytes", rxBadICRC: "drop_icrc_error", rxTooShort: "drop_too_short", rxTruncated: "drop_too_long",
 	rxSolvedID: "link_rx_nonzero_ip_id", rxQueueFull: "drop_link_queue_full",
 	txSegmented: "link_tx_gso_runs", txFallback: "link_gso_fallbacks", rxCoalesced: "link_rx_gro_runs", rxSocketFull: "drop_socket_buffer_full",
+	rxRingReset: "link_ring_resets",
 }
 
 type counters [numCounters]uint64

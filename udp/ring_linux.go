@@ -3,6 +3,7 @@ package udp
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -31,10 +32,17 @@ type packetRing struct {
 	next   int // slot that the kernel fills next
 	held   int // slots before it whose packets the caller has
 	runs   [groBatch][]byte
-	lost   uint64 // packets that found no slot, so far
-	msg    unix.Msghdr
-	iovs   [2]unix.Iovec
-	copied [vnetLen + maxLinkHeader + ipv6HeaderLen + udpHeaderLen]byte
+	blocks int
+	misses uint        // looks that found nothing
+	check  atomic.Bool // the next one of them is to see whether the ring is stuck
+
+	// What the kernel says of the packets so far: those that found a slot, and those
+	// that did not. lost are long runs without room beyond their slot.
+	arrived, dropped, lost uint64
+	seen                   [2]uint64 // arrived and dropped when the ring was empty last
+	msg                    unix.Msghdr
+	iovs                   [2]unix.Iovec
+	copied                 [vnetLen + maxLinkHeader + ipv6HeaderLen + udpHeaderLen]byte
 }
 
 const (
@@ -56,9 +64,7 @@ const (
 // many packets as a socket buffer of the given size.
 func openRing(local netip.Addr, zone uint32, port uint16, buffer int, of share) (*packetRing, error) {
 	r := &packetRing{fd: -1, local: local, zone: int32(zone), port: port}
-	if ifi := interfaceOf(netip.AddrFrom4([4]byte{127, 0, 0, 1})); ifi != 0 {
-		r.lo = int32(ifi)
-	}
+	r.lo = int32(loopbackInterface())
 	for i := range r.runs {
 		r.runs[i] = make([]byte, groSlot)
 	}
@@ -93,7 +99,9 @@ func (r *packetRing) open(buffer int, of share) (err error) {
 	if err := attachFilter(r.fd, unix.SO_ATTACH_FILTER, ringFilter(r.local, r.port, of)); err != nil {
 		return fmt.Errorf("filter: %w", err)
 	}
-	if err := r.mapSlots(2 * buffer / (2*4096 + 1024)); err != nil {
+	slots := 2 * buffer / (2*4096 + 1024)
+	r.blocks = max(minBlocks, (slots+perBlock-1)/perBlock)
+	if err := r.mapSlots(); err != nil {
 		return err
 	}
 	protocol := uint16(unix.ETH_P_IP)
@@ -109,9 +117,9 @@ func (r *packetRing) open(buffer int, of share) (err error) {
 // minBlocks is the least size of a ring.
 const minBlocks = 16
 
-// mapSlots makes at least n slots.
-func (r *packetRing) mapSlots(n int) (err error) {
-	blocks := max(minBlocks, (n+perBlock-1)/perBlock)
+// mapSlots makes the slots.
+func (r *packetRing) mapSlots() (err error) {
+	blocks := r.blocks
 	req := unix.TpacketReq{Block_size: blockLen, Block_nr: uint32(blocks), Frame_size: slotLen, Frame_nr: uint32(blocks * perBlock)}
 	if err := unix.SetsockoptTpacketReq(r.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
 		return fmt.Errorf("PACKET_RX_RING: %w", err)
@@ -169,11 +177,26 @@ func ringFilter(local netip.Addr, port uint16, of share) (f []unix.SockFilter) {
 	return append(f, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 18}, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K})
 }
 
-func (r *packetRing) close() {
+// loopbackInterface returns the index of the loopback interface, 0 if there is none.
+func loopbackInterface() int {
+	ifs, _ := net.Interfaces()
+	for _, ifi := range ifs {
+		if ifi.Flags&net.FlagLoopback != 0 {
+			return ifi.Index
+		}
+	}
+	return 0
+}
+
+func (r *packetRing) unmap() {
 	if r.mem != nil {
 		_ = unix.Munmap(r.mem)
 		r.mem, r.slots = nil, nil
 	}
+}
+
+func (r *packetRing) close() {
+	r.unmap()
 	if r.fd >= 0 {
 		_ = unix.Close(r.fd)
 		r.fd = -1
@@ -184,12 +207,15 @@ func (r *packetRing) close() {
 func (s *socket) fromRing() []bth.Datagram {
 	r := s.ring
 	r.release()
-	if !filled(r.slots[r.next]) {
+	if len(r.slots) == 0 || !filled(r.slots[r.next]) {
+		if r.misses++; r.misses%looksPerCheck == 0 || r.check.Load() {
+			s.checkRing()
+		}
 		return nil
 	}
 	afterReceive()
 	s.rx.out = s.rx.out[:0]
-	for runs := 0; r.held < burstSize && runs < len(r.runs); r.held++ {
+	for runs := 0; r.held < burstSize && len(s.rx.out) < burstSize && runs < len(r.runs); r.held++ {
 		h := r.slots[r.next]
 		if !filled(h) {
 			break
@@ -205,6 +231,33 @@ func (s *socket) fromRing() []bth.Datagram {
 		}
 	}
 	return s.rx.out
+}
+
+// A ring is seen to be stuck when a caller that polls has looked so often in vain, or
+// somebody who sleeps has done so for so long: see checkRing.
+const (
+	looksPerCheck = 1 << 16
+	ringCheck     = time.Second
+)
+
+// checkRing makes the slots of a ring anew that has stopped. When the kernel cannot say
+// how a run of packets is segmented (other than TCP and plain UDP runs; seen with UFO
+// from a tap on Linux 6.18), it drops it, but keeps the slot marked as being filled, and
+// drops all that follows. The sign is that packets have been dropped, and none has
+// arrived, since the ring was empty last, and it is empty again.
+func (s *socket) checkRing() {
+	r := s.ring
+	r.check.Store(false)
+	r.count()
+	stuck := r.dropped > r.seen[1] && r.arrived == r.seen[0]
+	if stuck || len(r.slots) == 0 {
+		s.stats[rxRingReset]++
+		r.unmap()
+		_ = unix.SetsockoptTpacketReq(r.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &unix.TpacketReq{})
+		r.next = 0
+		_ = r.mapSlots() // if that fails, the next check tries again
+	}
+	r.seen = [2]uint64{r.arrived, r.dropped}
 }
 
 // filled reports whether the kernel has put a packet into a slot.
@@ -246,7 +299,8 @@ func (r *packetRing) fetch(h *unix.Tpacket2Hdr, into []byte) []byte {
 }
 
 // ringPacket adds what a slot holds to the burst; fetched is the payload that did
-// not fit into it.
+// not fit into it. What is not for this link, or broken, IP and UDP drop and count as
+// well: they get a copy.
 func (s *socket) ringPacket(h *unix.Tpacket2Hdr, fetched []byte) {
 	r := s.ring
 	link := (*unix.RawSockaddrLinklayer)(unsafe.Add(unsafe.Pointer(h), unsafe.Sizeof(*h)))
@@ -268,8 +322,13 @@ func (s *socket) ringPacket(h *unix.Tpacket2Hdr, fetched []byte) {
 		data = fetched
 	}
 	if n > len(data) {
-		r.lost++ // the buffer for long runs was full
+		if h.Len > h.Snaplen {
+			r.lost++ // the buffer for long runs was full; else its headers lie
+		}
 		return
+	}
+	if link.Ifindex != r.lo && (d.Src.IsLoopback() || d.Dst.IsLoopback()) {
+		return // no network has these addresses
 	}
 	vnet := slot[h.Mac-vnetLen:]
 	if piece := int(binary.NativeEndian.Uint16(vnet[4:])); vnet[1] == vnetUDP && piece > 0 && piece < n {
@@ -307,12 +366,18 @@ func (r *packetRing) headers(b []byte, d *bth.Datagram) (at, n int, ok bool) {
 	return at + udpHeaderLen, n - udpHeaderLen, true
 }
 
-// drops returns how many packets have found no slot.
-func (r *packetRing) drops() uint64 {
+// count takes over the kernel's counts, which begin anew then.
+func (r *packetRing) count() {
 	if st, err := unix.GetsockoptTpacketStats(r.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
-		r.lost += uint64(st.Drops) // the kernel begins anew
+		r.arrived += uint64(st.Packets - st.Drops) // of which the drops are a part
+		r.dropped += uint64(st.Drops)
 	}
-	return r.lost
+}
+
+// drops returns how many packets have found no room.
+func (r *packetRing) drops() uint64 {
+	r.count()
+	return r.dropped + r.lost
 }
 
 var probedRing = sync.OnceValue(probeRing)

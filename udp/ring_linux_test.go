@@ -235,3 +235,28 @@ func FuzzRingHeaders(f *testing.F) {
 		}
 	})
 }
+
+// A burst ends with the run that fills it, however short the runs in the slots are.
+func TestRingBurstIsBounded(t *testing.T) {
+	a, z := open(t, 1, Config{}), open(t, 2, Config{Ring: true})
+	if a.info.GSO == 1 {
+		t.Skip("the kernel has no segmentation offload for UDP")
+	}
+	b := bth.NewBurst(64, 64)
+	fill(b, pathTo(a, z), repeat(64, 8)...)
+	const runs = 30
+	for range runs {
+		a.Send(b)
+	}
+	total := 0
+	for range runs {
+		n := len(z.Receive())
+		if n > burstSize {
+			t.Fatalf("a burst of %d datagrams", n)
+		}
+		total += n
+	}
+	if total != runs*64 {
+		t.Errorf("%d datagrams in %d bursts, %d were sent", total, runs, runs*64)
+	}
+}

@@ -261,12 +261,19 @@ func (s *socket) Wait(who Waiter, timeout time.Duration) {
 	b.fds = append(b.fds[:0], s.polls...)
 	s.pollMu.Unlock()
 	b.fds[1].Fd = int32(b.fd)
+	bounded := s.ring != nil && (timeout < 0 || timeout > ringCheck)
+	if bounded {
+		timeout = ringCheck
+	}
 	var ts *unix.Timespec
 	if timeout >= 0 {
 		t := unix.NsecToTimespec(int64(timeout))
 		ts = &t
 	}
 	if n, err := unix.Ppoll(b.fds, ts, nil); err != nil || n == 0 {
+		if bounded {
+			s.ring.check.Store(true)
+		}
 		return
 	}
 	if b.fds[1].Revents != 0 {
