@@ -189,7 +189,9 @@ func TestRingLosesLongRuns(t *testing.T) {
 func TestRingSleepsUntilAPacketComes(t *testing.T) {
 	a, z := open(t, 1, Config{}), open(t, 2, Config{Ring: true})
 	for _, lengths := range [][]int{{8}, repeat(15, 4096)} {
+		sent := make(chan struct{})
 		go func() {
+			defer close(sent)
 			time.Sleep(20 * time.Millisecond)
 			b := bth.NewBurst(16, 4096)
 			fill(b, pathTo(a, z), lengths...)
@@ -200,6 +202,7 @@ func TestRingSleepsUntilAPacketComes(t *testing.T) {
 		if took := time.Since(start); took < 10*time.Millisecond || took > 4*time.Second {
 			t.Errorf("woken up after %v", took)
 		}
+		<-sent // the link belongs to one at a time
 		if n := len(received(z, len(lengths))); n != len(lengths) {
 			t.Errorf("%d of %d packets", n, len(lengths))
 		}
