@@ -88,7 +88,7 @@ func TestFaultsReport(t *testing.T) {
 }
 
 func TestDemoWithFaults(t *testing.T) {
-	args := []string{"demo", "--addrs", "127.0.2.1,127.0.2.2", "--size", "10000", "--fault", "corrupt op=write_middle n=3", "--fault", "drop dir=rx op=ack n=2;ce n=999999"}
+	args := []string{"demo", "--addrs", "127.0.22.1,127.0.22.2", "--size", "10000", "--fault", "corrupt op=write_middle n=3", "--fault", "drop dir=rx op=ack n=2;ce n=999999"}
 	got := runRoce(t, nil, args...)
 	skipWithoutPort(t, got)
 	if got.code != 0 {
@@ -112,9 +112,9 @@ func TestPingpongWithFaults(t *testing.T) {
 	port := freePort(t)
 	server := make(chan result, 1)
 	go func() {
-		server <- runRoce(t, nil, "pingpong", "rc", "--dev", "127.0.2.4", "--port", port, "--iters", "50", "--fault", "dup dir=rx op=send_last every=10;set migreq=0 n=7")
+		server <- runRoce(t, nil, "pingpong", "rc", "--dev", "127.0.22.4", "--port", port, "--iters", "50", "--fault", "dup dir=rx op=send_last every=10;set migreq=0 n=7")
 	}()
-	client := runRoce(t, nil, "pingpong", "rc", "--dev", "127.0.2.3", "--port", port, "--iters", "50", "--check", "127.0.2.4", "--json", "--fault", "dup op=send_last n=3", "--fault", "set se=1 op=send_last n=5-7")
+	client := runRoce(t, nil, "pingpong", "rc", "--dev", "127.0.22.3", "--port", port, "--iters", "50", "--check", "127.0.22.4", "--json", "--fault", "dup op=send_last n=3", "--fault", "set se=1 op=send_last n=5-7")
 	text := <-server
 	skipWithoutPort(t, client)
 	skipWithoutPort(t, text)
